@@ -1,0 +1,1 @@
+"""nanofn: generate text from Qwen3-style language models."""

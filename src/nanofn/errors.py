@@ -1,0 +1,47 @@
+"""The exception hierarchy: who is at fault decides the branch.
+
+Every message names the value, the limit and what to do. The pure core raises none of these for ordinary
+outcomes: those are effects, and the shell turns them into errors.
+"""
+
+
+class NanofnError(Exception):
+    """Base of every error that nanofn raises on purpose. Never raised itself."""
+
+
+class ConfigError(NanofnError, ValueError):
+    """An option is wrong or does not fit, known before any request."""
+
+
+class UnsupportedModelError(ConfigError):
+    """The checkpoint's architecture, or a feature of it, is not covered."""
+
+
+class CheckpointError(ConfigError):
+    """A checkpoint's files are missing, damaged, or do not match its config."""
+
+
+class RequestError(NanofnError, ValueError):
+    """A call's prompts or parameters are wrong. Nothing was queued.
+
+    Attributes:
+        problems: (index, reason) for every bad prompt of the call, in order.
+    """
+
+    def __init__(self, problems: "tuple[tuple[int, str], ...]") -> None:
+        self.problems = problems
+        super().__init__(
+            "nothing was queued; " + "; ".join(f"prompt {index}: {reason}" for index, reason in problems)
+        )
+
+
+class InvariantError(NanofnError):
+    """A bug in nanofn: the state broke one of its own rules.
+
+    Attributes:
+        findings: What `violations` reported.
+    """
+
+    def __init__(self, findings: "tuple[object, ...]") -> None:
+        self.findings = findings
+        super().__init__("nanofn's state is inconsistent, please report this: " + "; ".join(map(str, findings)))
