@@ -1,0 +1,130 @@
+"""Where an op runs: Triton on a GPU, Triton's interpreter under TRITON_INTERPRET=1, plain torch elsewhere.
+
+A kernel module takes `jit` and `tl` from here, so it can be imported where Triton is not installed:
+
+    from nanofn_kernels._dispatch import INTERPRETED, define_op, jit, tl
+
+`triton.jit` decides between compiler and interpreter when it decorates, so one process has one of them.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nanofn_kernels.errors import DtypeError, ShapeError, StrideError
+
+
+class _Absent:
+    """Stands in for `triton.language`: enough for decorators, annotations and module constants."""
+
+    def __getattr__(self, name: str) -> "_Absent":
+        return self
+
+    def __call__(self, value: object = None, *_: object, **__: object) -> object:
+        return value
+
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:
+    triton, tl = None, _Absent()
+
+HAS_TRITON = triton is not None
+"""Triton can be imported. Without it every op runs its reference."""
+
+INTERPRETED = HAS_TRITON and bool(triton.knobs.runtime.interpret)
+"""Kernels run in Triton's interpreter: on the CPU, in float32 (its bfloat16 arithmetic is wrong)."""
+
+NAMESPACE = "nanofn"
+"""The ops are `torch.ops.nanofn.<name>`."""
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+"""Element types of activations and caches."""
+
+
+def jit(function: Callable[..., Any]) -> Any:
+    """Decorate a Triton kernel; leave it alone where Triton is absent."""
+    return triton.jit(function) if HAS_TRITON else function
+
+
+def cdiv(dividend: int, divisor: int) -> int:
+    """Divide rounding up."""
+    return -(-dividend // divisor)
+
+
+def next_power_of_2(value: int) -> int:
+    """The least power of two that is not below value, which is at least 1."""
+    return 1 << (value - 1).bit_length()
+
+
+def define_op(
+    name: str,
+    *,
+    mutates: Sequence[str],
+    reference: Callable[..., Any],
+    fake: Callable[..., Any],
+    check: Callable[..., None],
+) -> Callable[[Callable[..., Any]], Any]:
+    """Make a launching function an opaque `torch.library.custom_op`.
+
+    CUDA tensors go to the decorated function; CPU tensors go to `reference`, or to the decorated function
+    under the interpreter. All of them, and `fake`, take the same arguments, and `check` sees them first:
+    inside the op, where a compiled caller does not trace it.
+
+    Args:
+        name: The op's name in `NAMESPACE`.
+        mutates: The arguments that are written. Declared to torch.
+        reference: Plain torch, the same contract.
+        fake: Shapes and types of the outputs, as new tensors.
+        check: Raises an `ArgumentError`.
+
+    Returns:
+        A decorator. What it returns is called like the function and keeps its signature and docstring.
+    """
+
+    def decorate(launch: Callable[..., Any]) -> Any:
+        @functools.wraps(launch)
+        def on_gpu(*args: Any, **kwargs: Any) -> Any:
+            check(*args, **kwargs)
+            return launch(*args, **kwargs) if HAS_TRITON else reference(*args, **kwargs)
+
+        @functools.wraps(launch)
+        def on_cpu(*args: Any, **kwargs: Any) -> Any:
+            check(*args, **kwargs)
+            return launch(*args, **kwargs) if INTERPRETED else reference(*args, **kwargs)
+
+        schema = torch.library.infer_schema(launch, mutates_args=tuple(mutates))
+        op = torch.library.custom_op(
+            f"{NAMESPACE}::{name}", on_gpu, mutates_args=tuple(mutates), device_types="cuda", schema=schema
+        )
+        op.register_kernel("cpu")(on_cpu)
+        op.register_fake(fake)
+        op.__doc__, op.__name__, op.__signature__ = launch.__doc__, launch.__name__, inspect.signature(launch)
+        return op
+
+    return decorate
+
+
+def check_tensor(
+    name: str,
+    tensor: Tensor,
+    shape: Sequence[int | None],
+    dtypes: torch.dtype | Sequence[torch.dtype],
+    device: torch.device,
+) -> None:
+    """Raise unless a tensor has this shape (None: any size), one of these dtypes, this device, and a contiguous last axis."""
+    if tensor.dim() != len(shape) or any(want not in (None, got) for want, got in zip(shape, tensor.shape, strict=True)):
+        wanted = [("any" if size is None else size) for size in shape]
+        raise ShapeError(name, wanted, list(tensor.shape))
+    allowed = (dtypes,) if isinstance(dtypes, torch.dtype) else tuple(dtypes)
+    if tensor.dtype not in allowed:
+        raise DtypeError(name, " or ".join(map(str, allowed)), tensor.dtype)
+    if tensor.device != device:
+        raise StrideError(name, f"a tensor on {device}", f"one on {tensor.device}")
+    if tensor.dim() and tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
+        raise StrideError(name, "a contiguous last axis", f"strides {tensor.stride()}")
