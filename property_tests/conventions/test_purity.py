@@ -53,13 +53,6 @@ def stored(node: ast.AST) -> bool:
     return isinstance(getattr(node, "ctx", None), ast.Store | ast.Del)
 
 
-def base_of(node: ast.expr) -> ast.expr:
-    """The leftmost part of `base[...].name(...)`."""
-    while isinstance(node, ast.Subscript | ast.Attribute | ast.Call):
-        node = node.func if isinstance(node, ast.Call) else node.value
-    return node
-
-
 def locals_of(function: Function) -> set[str]:
     """Names that a function binds itself: fresh values, not arguments."""
     bound = {node.id for node in ast.walk(function) if isinstance(node, ast.Name) and stored(node)}
@@ -145,9 +138,14 @@ def impurities_of_class(node: ast.ClassDef) -> list[str]:
 
 def is_fresh(node: ast.expr, fresh: set[str]) -> bool:
     """Whether an expression is a local container of the function's own, or an item of one."""
-    while isinstance(node, ast.Subscript):
-        node = node.value
+    while isinstance(node, ast.Subscript) or method_called(node) == "setdefault":
+        node = node.func.value if isinstance(node, ast.Call) else node.value
     return isinstance(node, ast.Name) and node.id in fresh
+
+
+def method_called(node: ast.expr) -> str | None:
+    """The method that an expression calls, if it is a method call."""
+    return node.func.attr if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else None
 
 
 def is_set(node: ast.expr) -> bool:
@@ -231,6 +229,7 @@ def take(pool, count):
         taken.append(block)
     by_block = {block: 1 for block in taken}
     by_block[0] = 2
+    by_block.setdefault(3, []).append(4)
     pool = evolve(pool, free=pool.free[count:])
     return pool, tuple(sorted(by_block))
 """
