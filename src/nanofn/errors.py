@@ -45,3 +45,17 @@ class InvariantError(NanofnError):
     def __init__(self, findings: "tuple[object, ...]") -> None:
         self.findings = findings
         super().__init__("nanofn's state is inconsistent, please report this: " + "; ".join(map(str, findings)))
+
+
+class PlanOrderError(NanofnError):
+    """A result does not belong to the oldest plan in flight, or has the wrong number of tokens: a bug of the caller.
+
+    Attributes:
+        plan_id: The plan the result was given for.
+        expected: What was due.
+    """
+
+    def __init__(self, plan_id: int, expected: str) -> None:
+        self.plan_id = plan_id
+        self.expected = expected
+        super().__init__(f"a result for plan {plan_id} came, but due is {expected}; commit plans in order, oldest first")

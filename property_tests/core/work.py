@@ -1,0 +1,101 @@
+"""Drives the real core with the shadow executor: the loop's part in forty lines, for tests of whole runs."""
+
+from collections import defaultdict
+
+from core.shadow import ShadowExecutor
+from nanofn.schedule.transition import transition
+from nanofn.state.effects import Admitted, Finished, Preempted, TokensCommitted
+from nanofn.state.engine_state import find, initial_state
+from nanofn.state.events import Launched, RequestArrived, StepCompleted, StepDecided, StepFailed
+from nanofn.state.step_invariants import step_violations
+
+
+class Work:
+    """One run: the state, the shadow executor, and what came out."""
+
+    def __init__(self, limits, *, checked=True):
+        self.state = initial_state(limits)
+        self.executor = ShadowExecutor(limits.block_size)
+        self.checked = checked
+        self.outputs = defaultdict(list)
+        self.endings = {}
+        self.owner = {}
+        self.num_preemptions = 0
+        self.log = []
+
+    def apply(self, event, *, fails=False):
+        """Take one event through the real transition, the invariants and the shadow executor."""
+        before = self.state
+        self.state, effects = transition(before, event)
+        self.log.append(event)
+        if self.checked:
+            findings = step_violations(before, event, self.state, effects)
+            assert not findings, findings
+        for effect in effects:
+            match effect:
+                case Admitted(request_id, sequence_ids):
+                    self.owner |= {each: (event.request, child) for child, each in enumerate(sequence_ids)}
+                case TokensCommitted(sequence_ids, token_ids, counts):
+                    for sequence_id, token_id, count in zip(sequence_ids, token_ids, counts, strict=True):
+                        self.outputs[sequence_id].append(token_id)
+                        assert len(self.outputs[sequence_id]) == count
+                case Finished(sequence_id, reason, _, num_output_tokens):
+                    assert sequence_id not in self.endings
+                    self.endings[sequence_id] = (reason, num_output_tokens)
+                case Preempted():
+                    self.num_preemptions += 1
+                case Launched(step_plan) if step_plan.plan_id is not None:
+                    self.executor.launch(self.state, step_plan, self.known_tokens, fails=fails)
+        return effects
+
+    def known_tokens(self, sequence_id):
+        """Prompt and committed output of a live sequence."""
+        sequence = find(self.state, sequence_id)
+        return (*sequence.request.prompt_token_ids, *self.outputs[sequence_id][: sequence.num_output_tokens])
+
+    def arrive(self, request):
+        """Queue a request."""
+        return self.apply(RequestArrived(request))
+
+    def step(self, decision, *, fails=False):
+        """Plan and launch; returns the plan."""
+        return self.apply(StepDecided(decision, now_us=0), fails=fails)[-1].step_plan
+
+    def deliver(self):
+        """Deliver the oldest result, or its failure."""
+        plan_id, result = self.executor.results.popleft()
+        if result is None:
+            self.executor.results.clear()
+            return self.apply(StepFailed(plan_id))
+        return self.apply(StepCompleted(plan_id, result))
+
+    @property
+    def is_idle(self):
+        """Whether nothing lives and nothing flies."""
+        return not (len(self.state.running) or len(self.state.waiting) or self.state.in_flight)
+
+    def drain(self, policy, policy_state=None, *, depth=1, max_steps=10_000):
+        """Let a policy run the rest at the given depth; returns the number of steps with entries."""
+        from nanofn.schedule.view import view
+
+        policy_state = policy.init if policy_state is None else policy_state
+        num_steps = 0
+        while not self.is_idle:
+            launched = True
+            while launched and len(self.state.in_flight) < depth:
+                policy_state, decision = policy.decide(policy_state, view(self.state, 0))
+                step_plan = self.step(decision)
+                launched = step_plan.plan_id is not None
+                num_steps += launched
+                assert num_steps < max_steps, "the work does not end"
+            assert self.state.in_flight, f"stuck: {self.state}"
+            self.deliver()
+        return num_steps
+
+    def check_all_returned(self):
+        """Nothing is left of what ended."""
+        state = self.state
+        assert state.pool.num_free == state.limits.num_blocks
+        assert len(state.rows) == state.limits.max_num_seqs
+        assert not len(state.pool.shared)
+        assert not len(state.by_request)

@@ -1,0 +1,88 @@
+"""fcfs: first come, first served, decodes before prefills. The default policy."""
+
+from attrs import frozen
+
+from nanofn.config import blocks_for
+from nanofn.request import SequenceId
+from nanofn.state.decision import Decision
+from nanofn.state.view import SequenceView, View
+
+Grants = tuple[tuple[SequenceId, int], ...]
+
+
+@frozen
+class Steady:
+    """What `fcfs` remembers of a step that only decoded, so that the next one need not build the grants again.
+
+    Attributes:
+        sequence_ids: The running sequences.
+        grants: One token for each.
+    """
+
+    sequence_ids: tuple[SequenceId, ...] = ()
+    grants: Grants = ()
+
+
+@frozen
+class Fcfs:
+    """Decode every running sequence, then spend the rest of the budget on prefills in arrival order.
+
+    A prompt may be cut anywhere (chunked prefill: Agrawal et al. 2023, arXiv:2308.16369), so a long one never stalls
+    the decodes. The queue is strict: nobody overtakes its head, except while that waits for a prefix that another
+    sequence is computing. A sequence starts only if its whole prompt fits and `watermark` blocks per running sequence
+    stay free after that, or if nothing runs. When blocks run out all the same, the last to be granted yields first.
+
+    Attributes:
+        watermark: Free blocks that must remain for each running sequence when another one starts.
+        init: Nothing remembered.
+    """
+
+    watermark: int = 1
+    init: Steady = Steady()
+
+    def decide(self, policy_state: Steady, view: View) -> tuple[Steady, Decision]:
+        """Choose whom to run: see the class."""
+        running, budget = view.running, view.limits.max_num_batched_tokens
+        prefills: list[SequenceView] = []
+        if running.only_decode:
+            ids = running.sequence_ids
+            if ids != policy_state.sequence_ids:
+                policy_state = Steady(ids, tuple([(sequence_id, 1) for sequence_id in ids]))
+            decodes = policy_state.grants
+        else:
+            decodes = tuple([(each.sequence_id, 1) for each in running if each.num_remaining_tokens == 1])
+            prefills = [each for each in running if each.num_remaining_tokens > 1]
+        decodes = decodes[:budget]
+        return policy_state, Decision(decodes + self._prefills(view, prefills, budget - len(decodes)))
+
+    def _prefills(self, view: View, prefills: list[SequenceView], budget: int) -> Grants:
+        """Grant running prefills, then waiting sequences while tokens, rows and blocks last."""
+        grants: list[tuple[SequenceId, int]] = []
+        being_written = {each.next_digest for each in prefills}
+        num_running = len(view.running)
+        free = view.num_free_blocks - self.watermark * num_running
+        for each in prefills:
+            # The rest of a prompt that has started is spoken for.
+            free -= each.blocks_needed(each.num_remaining_tokens)
+            if budget:
+                grants.append((each.sequence_id, min(each.num_remaining_tokens, budget)))
+                budget -= grants[-1][1]
+        for each in view.waiting:
+            if not budget or num_running == view.limits.max_num_seqs or each.is_in_flight:
+                break
+            digest = each.next_digest
+            if digest is not None and (digest in being_written or each.is_prefix_pending):
+                continue
+            remaining = each.num_tokens - each.num_cached_tokens
+            free -= each.blocks_needed(remaining) + self.watermark
+            if free < 0 and num_running:
+                break
+            being_written.add(digest)
+            grants.append((each.sequence_id, min(remaining, budget)))
+            budget -= grants[-1][1]
+            num_running += 1
+        return tuple(grants)
+
+
+fcfs = Fcfs()
+"""The default policy: one free block per running sequence as its watermark."""

@@ -1,0 +1,121 @@
+"""The block pool: which blocks are free, in which order they are reused, and who shares one.
+
+A free block is one of three kinds, reused in this order: `returned` ones hold nothing of use, ids from `frontier` up
+were never handed out, `cached` ones hold a published prefix and go least recently used first. A held block has one
+reference unless `shared` says more.
+"""
+
+from collections.abc import Iterable
+
+from attrs import evolve, frozen
+
+from nanofn.errors import InvariantError
+from nanofn.request import BlockId
+from nanofn.state.chunked import Chunked
+from nanofn.state.persistent import Map
+from nanofn.state.prefix_index import PrefixIndex, withdraw
+from nanofn.state.sorted_table import SortedTable
+
+
+@frozen
+class BlockPool:
+    """Free blocks and reference counts.
+
+    Attributes:
+        num_blocks: Blocks in all, ids 0 to num_blocks - 1.
+        frontier: Smallest id never handed out.
+        returned: Free blocks without a digest; the last one in is reused first.
+        cached: Free blocks with a digest, by stamp: least recently released first.
+        stamps: Block to its key in `cached`.
+        shared: Block to its number of references, where that is 2 or more.
+        next_stamp: Key of the next block released into `cached`.
+    """
+
+    num_blocks: int
+    frontier: int = 0
+    returned: Chunked[BlockId] = Chunked()
+    cached: SortedTable[BlockId] = SortedTable()
+    stamps: Map[BlockId, int] = Map()
+    shared: Map[BlockId, int] = Map()
+    next_stamp: int = 0
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that can be allocated, cached ones included."""
+        return self.num_blocks - self.frontier + len(self.returned) + len(self.cached)
+
+
+def allocate(pool: BlockPool, index: PrefixIndex, count: int) -> tuple[BlockPool, PrefixIndex, tuple[BlockId, ...]]:
+    """Take free blocks, each with one reference. A cached block leaves the index before it is handed out.
+
+    Raises:
+        InvariantError: Fewer than `count` are free. Callers look at `num_free` first.
+    """
+    if count > pool.num_free:
+        raise InvariantError((f"{count} blocks allocated, {pool.num_free} free",))
+    returned, blocks = pool.returned.pop(count)
+    fresh = min(count - len(blocks), pool.num_blocks - pool.frontier)
+    blocks += tuple(map(BlockId, range(pool.frontier, pool.frontier + fresh)))
+    cached, stamps = pool.cached, pool.stamps
+    if len(blocks) < count:
+        cached, evicted = cached.pop_first(count - len(blocks))
+        stamps = stamps.discard_all(evicted)
+        for block_id in evicted:
+            index = withdraw(index, block_id)
+        blocks += evicted
+    pool = evolve(pool, frontier=pool.frontier + fresh, returned=returned, cached=cached, stamps=stamps)
+    return pool, index, blocks
+
+
+def share(pool: BlockPool, block_ids: Iterable[BlockId]) -> BlockPool:
+    """Add one reference to each of some published blocks, free or held."""
+    cached, stamps, shared = pool.cached, pool.stamps, pool.shared
+    for block_id in block_ids:
+        stamp = stamps.get(block_id)
+        if stamp is None:
+            shared = shared.set(block_id, (shared.get(block_id) or 1) + 1)
+        else:
+            cached, stamps = cached.discard(stamp), stamps.discard(block_id)
+    return evolve(pool, cached=cached, stamps=stamps, shared=shared)
+
+
+def release(pool: BlockPool, index: PrefixIndex, block_ids: Iterable[BlockId]) -> BlockPool:
+    """Drop one reference of each block of a table. What nobody holds becomes free, the table's tail before its head.
+
+    Tail first, so that eviction shortens a cached prefix from its end and never cuts off blocks that stay reachable.
+    """
+    returned: list[BlockId] = []
+    cached: list[BlockId] = []
+    shared = pool.shared
+    for block_id in reversed(tuple(block_ids)):
+        references = shared.get(block_id)
+        if references is not None:
+            shared = shared.set(block_id, references - 1) if references > 2 else shared.discard(block_id)
+        elif block_id in index.digests:
+            cached.append(block_id)
+        else:
+            returned.append(block_id)
+    stamp = pool.next_stamp
+    return evolve(
+        pool,
+        returned=pool.returned.extend(reversed(returned)),
+        cached=pool.cached.extend(enumerate(cached, stamp)) if cached else pool.cached,
+        stamps=pool.stamps.set_all({block_id: key for key, block_id in enumerate(cached, stamp)}) if cached else pool.stamps,
+        shared=shared,
+        next_stamp=stamp + len(cached),
+    )
+
+
+def num_freed(pool: BlockPool, tables: Iterable[Iterable[BlockId]]) -> int:
+    """Count the blocks that become free when all these tables are released."""
+    drops: dict[BlockId, int] = {}
+    for table in tables:
+        for block_id in table:
+            drops[block_id] = drops.get(block_id, 0) + 1
+    return sum(count == (pool.shared.get(block_id) or 1) for block_id, count in drops.items())
+
+
+def forget_cached(pool: BlockPool) -> BlockPool:
+    """Turn every cached block into a returned one: the prefix index is being cleared."""
+    cached = tuple(pool.cached.values())
+    return evolve(pool, returned=pool.returned.extend(reversed(cached)), cached=SortedTable(), stamps=Map())

@@ -1,0 +1,214 @@
+"""View: what a policy sees. Read-only, built in O(1), computed where it is looked at."""
+
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as AbstractSequence
+from itertools import islice
+from typing import Any, overload
+
+from attrs import frozen
+
+from nanofn.config import Limits, blocks_for
+from nanofn.request import Hint, SequenceId
+from nanofn.state.block_pool import num_freed
+from nanofn.state.digest import Digest
+from nanofn.state.engine_state import EngineState, digests_being_written
+from nanofn.state.prefix_index import match
+from nanofn.state.sequence import Sequence
+
+
+@frozen(eq=False)
+class SequenceView:
+    """One live sequence as a policy may see it: counts and the caller's facts, no token contents.
+
+    Attributes:
+        state: The state it was taken from. Policies use the properties below instead.
+        sequence: The record. Policies use the properties below instead.
+    """
+
+    state: EngineState
+    sequence: Sequence
+
+    # Facts of the request.
+    sequence_id = property(lambda self: self.sequence.sequence_id, doc="Arrival number.")
+    request_id = property(lambda self: self.sequence.request.request_id, doc="The request it is a child of.")
+    child = property(lambda self: self.sequence.child, doc="Which of the request's n.")
+    n = property(lambda self: self.sequence.request.n, doc="How many siblings it has, itself included.")
+    num_prompt_tokens = property(lambda self: self.sequence.request.num_prompt_tokens, doc="Prompt length.")
+    max_tokens = property(lambda self: self.sequence.request.max_tokens, doc="Most output tokens.")
+    arrival_us = property(lambda self: self.sequence.request.arrival_us, doc="When it arrived.")
+    priority = property(lambda self: self.sequence.request.priority, doc="The caller's priority.")
+    client = property(lambda self: self.sequence.request.client, doc="Whom to account the service to.")
+    ttft_slo_us = property(lambda self: self.sequence.request.ttft_slo_us, doc="Wanted time to first token.")
+    tpot_slo_us = property(lambda self: self.sequence.request.tpot_slo_us, doc="Wanted time per output token.")
+    deadline_us = property(lambda self: self.sequence.request.deadline_us, doc="Wanted time of completion.")
+    tags = property(lambda self: self.sequence.request.tags, doc="(name, value) pairs of the caller.")
+
+    # Counts.
+    num_tokens = property(lambda self: self.sequence.num_tokens, doc="Known tokens.")
+    num_output_tokens = property(lambda self: self.sequence.num_output_tokens, doc="Committed output tokens.")
+    num_computed_tokens = property(lambda self: self.sequence.num_computed_tokens, doc="Computed once plans ran.")
+    num_placeholders = property(lambda self: self.sequence.num_placeholders, doc="Tokens that plans will sample.")
+    num_preemptions = property(lambda self: self.sequence.num_preemptions, doc="How often it lost its blocks.")
+    num_blocks = property(lambda self: len(self.sequence.block_table), doc="Blocks it holds.")
+    is_running = property(lambda self: self.sequence.row is not None, doc="Whether it holds a row.")
+    is_prefill = property(lambda self: self.sequence.is_prefill, doc="Whether more than its last token is left.")
+    first_output_us = property(lambda self: self.sequence.first_output_us, doc="Time of its first output token.")
+    last_output_us = property(lambda self: self.sequence.last_output_us, doc="Time of its latest output token.")
+    chain = property(lambda self: self.sequence.chain, doc="Opaque digests of its full blocks: equal means shared.")
+
+    @property
+    def hint(self) -> Hint | None:
+        """What a predictor said last."""
+        return self.sequence.hint
+
+    @property
+    def steps_since_output(self) -> int:
+        """Plans made since its latest output token, or its arrival."""
+        return self.state.num_steps - self.sequence.last_output_step
+
+    @property
+    def num_remaining_tokens(self) -> int:
+        """Tokens a grant could compute now, before any prefix hit; 0 while it awaits a result."""
+        return self.sequence.num_remaining_tokens
+
+    @property
+    def num_cached_tokens(self) -> int:
+        """Tokens that a grant made now would find in the prefix index; valid for this view only."""
+        return len(self._hits()) * self.state.limits.block_size
+
+    @property
+    def next_digest(self) -> Digest | None:
+        """Prefix whose block a grant would write first, where another sequence could share it; None otherwise.
+
+        Of several waiting sequences with one `next_digest`, a plan starts the first and lets the others wait for it.
+        """
+        chain, block_size = self.sequence.chain, self.state.limits.block_size
+        if self.is_running:
+            place, limit = self.sequence.num_computed_tokens // block_size, len(chain)
+        else:
+            place, limit = len(self._hits()), min((self.sequence.num_tokens - 1) // block_size, len(chain))
+        return chain[place] if self.sequence.request.reads_prefix_cache and place < limit else None
+
+    @property
+    def is_prefix_pending(self) -> bool:
+        """Whether a plan in flight is writing the block this waiting sequence needs next."""
+        digest = self.next_digest
+        return digest is not None and not self.is_running and digest in digests_being_written(self.state)
+
+    @property
+    def is_in_flight(self) -> bool:
+        """Whether a plan in flight names it. A preempted sequence cannot start again before that is committed."""
+        return any(self.sequence.sequence_id in step_plan.entries.sequence_id for step_plan in self.state.in_flight)
+
+    @property
+    def num_reclaimable_blocks(self) -> int:
+        """Blocks that its preemption would free now: those nobody else holds."""
+        return num_freed(self.state.pool, (self.sequence.block_table,))
+
+    def blocks_needed(self, num_tokens: int) -> int:
+        """Count the free blocks that a grant of `num_tokens` would use, hits among free cached blocks included."""
+        block_size = self.state.limits.block_size
+        if self.is_running:
+            target = self.sequence.num_computed_tokens + num_tokens
+            return max(blocks_for(target, block_size) - len(self.sequence.block_table), 0)
+        hits = self._hits()
+        free_hits = sum(block_id in self.state.pool.stamps for block_id in hits)
+        return blocks_for(len(hits) * block_size + num_tokens, block_size) - len(hits) + free_hits
+
+    def _hits(self) -> tuple[Any, ...]:
+        if self.is_running or not self.sequence.request.reads_prefix_cache:
+            return ()
+        limit = (self.sequence.num_tokens - 1) // self.state.limits.block_size
+        return match(self.state.prefix_index, self.sequence.chain, limit)
+
+
+@frozen(eq=False)
+class SequenceViews(AbstractSequence[SequenceView]):
+    """Some sequences of a state, each built when it is looked at.
+
+    Attributes:
+        state: The state they live in.
+        is_running: Whether these are the running ones, in admission order, or the waiting ones, in arrival order.
+    """
+
+    state: EngineState
+    is_running: bool
+
+    def __len__(self) -> int:
+        return len(self.state.running) if self.is_running else len(self.state.waiting)
+
+    def __iter__(self) -> Iterator[SequenceView]:
+        records = iter(self.state.running) if self.is_running else self.state.waiting.values()
+        return (SequenceView(self.state, record) for record in records)
+
+    @overload
+    def __getitem__(self, index: int) -> SequenceView: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[SequenceView, ...]: ...
+    def __getitem__(self, index: int | slice) -> SequenceView | tuple[SequenceView, ...]:
+        if isinstance(index, slice):
+            return tuple(self)[index]
+        if not -len(self) <= index < len(self):
+            raise IndexError(index)
+        if self.is_running:
+            return SequenceView(self.state, self.state.running[index])
+        return next(islice(self, index % len(self), None))
+
+    @property
+    def sequence_ids(self) -> tuple[SequenceId, ...]:
+        """Ids in order, without a view for each: free for the running ones."""
+        waiting = self.state.waiting
+        return self.state.running.sequence_id if self.is_running else tuple([SequenceId(key) for key, _ in waiting])
+
+    @property
+    def only_decode(self) -> bool:
+        """Whether each of them is left with exactly one token, and it can be planned now."""
+        return self.is_running and self.state.running.only_decode
+
+    def get(self, sequence_id: SequenceId) -> SequenceView | None:
+        """Look up one of them by id."""
+        source = self.state.running if self.is_running else self.state.waiting
+        record = source.get(sequence_id)
+        return None if record is None else SequenceView(self.state, record)
+
+
+@frozen(eq=False)
+class View:
+    """What a policy sees when it decides.
+
+    Attributes:
+        state: The state. Policies use the properties below instead.
+        now_us: Time of the decision, in microseconds of the loop's clock.
+        news: Effects since the policy last decided, in order.
+        step_cost: Predicts a step's microseconds from (prefill tokens, decode sequences, context tokens), if known.
+    """
+
+    state: EngineState
+    now_us: int
+    news: tuple[Any, ...] = ()
+    step_cost: Callable[[int, int, int], int] | None = None
+
+    @property
+    def running(self) -> SequenceViews:
+        """Running sequences in admission order."""
+        return SequenceViews(self.state, is_running=True)
+
+    @property
+    def waiting(self) -> SequenceViews:
+        """Waiting sequences in arrival order; lazy, so that the first few cost the same however many wait."""
+        return SequenceViews(self.state, is_running=False)
+
+    @property
+    def limits(self) -> Limits:
+        """The bounds."""
+        return self.state.limits
+
+    @property
+    def num_free_blocks(self) -> int:
+        """Blocks that can be allocated, cached ones included."""
+        return self.state.pool.num_free
+
+    @property
+    def num_plans_in_flight(self) -> int:
+        """Plans without a result."""
+        return len(self.state.in_flight)
