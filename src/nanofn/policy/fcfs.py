@@ -2,7 +2,6 @@
 
 from attrs import frozen
 
-from nanofn.config import blocks_for
 from nanofn.request import SequenceId
 from nanofn.state.decision import Decision
 from nanofn.state.view import SequenceView, View
@@ -52,8 +51,9 @@ class Fcfs:
         else:
             decodes = tuple([(each.sequence_id, 1) for each in running if each.num_remaining_tokens == 1])
             prefills = [each for each in running if each.num_remaining_tokens > 1]
-        decodes = decodes[:budget]
-        return policy_state, Decision(decodes + self._prefills(view, prefills, budget - len(decodes)))
+        # Beyond the budget a running sequence keeps its rank only, so that it can yield its blocks.
+        decodes = decodes[:budget] + tuple([(sequence_id, 0) for sequence_id, _ in decodes[budget:]])
+        return policy_state, Decision(decodes + self._prefills(view, prefills, max(budget - len(decodes), 0)))
 
     def _prefills(self, view: View, prefills: list[SequenceView], budget: int) -> Grants:
         """Grant running prefills, then waiting sequences while tokens, rows and blocks last."""
@@ -64,9 +64,8 @@ class Fcfs:
         for each in prefills:
             # The rest of a prompt that has started is spoken for.
             free -= each.blocks_needed(each.num_remaining_tokens)
-            if budget:
-                grants.append((each.sequence_id, min(each.num_remaining_tokens, budget)))
-                budget -= grants[-1][1]
+            grants.append((each.sequence_id, min(each.num_remaining_tokens, budget)))
+            budget -= grants[-1][1]
         for each in view.waiting:
             if not budget or num_running == view.limits.max_num_seqs or each.is_in_flight:
                 break

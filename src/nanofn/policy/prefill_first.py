@@ -29,9 +29,8 @@ class PrefillFirst:
         being_written = {each.next_digest for each in prefilling}
         for each in prefilling:
             free -= each.blocks_needed(each.num_remaining_tokens)
-            if budget:
-                grants.append((each.sequence_id, min(each.num_remaining_tokens, budget)))
-                budget -= grants[-1][1]
+            grants.append((each.sequence_id, min(each.num_remaining_tokens, budget)))
+            budget -= grants[-1][1]
         num_free_rows = view.limits.max_num_seqs - len(running)
         for each in view.waiting:
             if not budget or not num_free_rows or each.is_in_flight:
@@ -48,8 +47,10 @@ class PrefillFirst:
             budget -= grants[-1][1]
             num_free_rows -= 1
         # Beside prefills the decodes keep their rank only: they are passed over, and yield blocks if need be.
-        decodes = [(each.sequence_id, 0 if grants else 1) for each in running if each.num_remaining_tokens == 1]
-        return None, Decision(tuple(grants + decodes[: view.limits.max_num_batched_tokens]))
+        decodes = [each.sequence_id for each in running if each.num_remaining_tokens == 1]
+        num_decodes = 0 if grants else budget
+        grants += [(sequence_id, int(place < num_decodes)) for place, sequence_id in enumerate(decodes)]
+        return policy_state, Decision(tuple(grants))
 
 
 prefill_first = PrefillFirst()

@@ -66,7 +66,7 @@ def grant_running(
         pool, index, blocks = allocate(state.pool, state.prefix_index, num_new)
         state = evolve(state, pool=pool, prefix_index=index)
         table = table.extend(blocks)
-    return state, _grant(sequence, row, table, start, num_tokens, len(sequence.block_table)), preempted
+    return state, _grant(sequence, row, table, start, num_tokens), preempted
 
 
 def grant_waiting(
@@ -97,15 +97,13 @@ def grant_waiting(
     pool, index, blocks = allocate(pool, state.prefix_index, num_new)
     waiting, row = state.waiting.discard(sequence.sequence_id), state.rows[-1]
     state = evolve(state, pool=pool, prefix_index=index, rows=state.rows[:-1], waiting=waiting)
-    grant = _grant(sequence, row, Chunked[BlockId]().extend(hits + blocks), start, num_tokens, 0)
+    grant = _grant(sequence, row, Chunked[BlockId]().extend(hits + blocks), start, num_tokens)
     return state, grant, (Started(sequence.sequence_id, start),)
 
 
-def _grant(
-    sequence: Sequence, row: Row, table: Chunked[BlockId], start: int, num_tokens: int, num_known_blocks: int
-) -> Grant:
+def _grant(sequence: Sequence, row: Row, table: Chunked[BlockId], start: int, num_tokens: int) -> Grant:
     after = evolve(sequence, row=row, block_table=table, num_computed_tokens=start + num_tokens)
-    return Grant(after, row, start, num_tokens, num_known_blocks)
+    return Grant(after, row, start, num_tokens, len(sequence.block_table))
 
 
 def _max_hits(state: EngineState, sequence: Sequence) -> int:

@@ -42,12 +42,14 @@ def plan(state: EngineState, decision: Decision) -> tuple[EngineState, StepPlan]
 
 
 def _preempt_and_shed(state: EngineState, decision: Decision) -> tuple[EngineState, tuple[PlanEffect, ...]]:
-    chosen = dict.fromkeys(decision.preempt)
-    unknown = [Refused(sequence_id, "unknown") for sequence_id in chosen if find(state, sequence_id) is None]
+    chosen, running = dict.fromkeys(decision.preempt), state.running.sequence_id
+    unknown = [Refused(sequence_id, "unknown") for sequence_id in chosen if sequence_id not in running]
     state, preempted = preempt(state, chosen)
     state, finished = finish(state, [aborted(state, sequence_id) for sequence_id in decision.shed])
     ended = {effect.sequence_id for effect in finished}
-    unknown += [Refused(sequence_id, "unknown") for sequence_id in dict.fromkeys(decision.shed) if sequence_id not in ended]
+    unknown += [
+        Refused(sequence_id, "unknown") for sequence_id in dict.fromkeys(decision.shed) if sequence_id not in ended
+    ]
     return state, (*preempted, *finished, *unknown)
 
 
@@ -70,7 +72,7 @@ def _grant_in_rank_order(
         sequence = find(state, sequence_id)
         waits = sequence is not None and sequence.row is None
         outcome: Grant | Refusal | None = "repeated" if is_repeated else None
-        outcome = outcome or _refusal(state, sequence, count, budget, behind, preempted)
+        outcome = outcome or _refusal(state, sequence, count, budget, behind=behind, preempted=preempted)
         if outcome is None and sequence is not None:
             changes: tuple[PlanEffect, ...]
             if sequence.row is None:
@@ -98,6 +100,7 @@ def _refusal(
     sequence: Sequence | None,
     count: int,
     budget: int,
+    *,
     behind: bool,
     preempted: Collection[SequenceId],
 ) -> Refusal | None:
@@ -110,7 +113,9 @@ def _refusal(
         return "preempted"
     if sequence.row is None and behind:
         return "behind"
-    if sequence.awaits_result or (sequence.row is None and sequence.epoch and _is_in_flight(state, sequence.sequence_id)):
+    if sequence.awaits_result or (
+        sequence.row is None and sequence.epoch and _is_in_flight(state, sequence.sequence_id)
+    ):
         return "awaits_result"
     return "token_budget" if budget == 0 else None
 
@@ -119,13 +124,18 @@ def _is_in_flight(state: EngineState, sequence_id: SequenceId) -> bool:
     return any(sequence_id in step_plan.entries.sequence_id for step_plan in state.in_flight)
 
 
-def _launch(
-    state: EngineState, grants: list[Grant], effects: tuple[PlanEffect, ...]
-) -> tuple[EngineState, StepPlan]:
+def _launch(state: EngineState, grants: list[Grant], effects: tuple[PlanEffect, ...]) -> tuple[EngineState, StepPlan]:
     if not grants:
         return evolve(state, num_steps=state.num_steps + 1), StepPlan(None, PlanEntries(), (), effects)
     columns = [
-        (grant.sequence.sequence_id, grant.sequence.epoch, grant.row, grant.first_position, grant.num_tokens, grant.samples)
+        (
+            grant.sequence.sequence_id,
+            grant.sequence.epoch,
+            grant.row,
+            grant.first_position,
+            grant.num_tokens,
+            grant.samples,
+        )
         for grant in grants
     ]
     new_blocks: list[tuple[Row, int, BlockId]] = []

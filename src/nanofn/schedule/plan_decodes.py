@@ -43,7 +43,9 @@ def plan_decodes(state: EngineState, decision: Decision) -> tuple[EngineState, S
         for index, block_id in zip(opening, blocks, strict=True):
             grown[index] = grown[index].push(block_id)
         tables = tuple(grown)
-        new_blocks = tuple([(running.row[i], computed[i] // size, block) for i, block in zip(opening, blocks, strict=True)])
+        new_blocks = tuple(
+            [(running.row[i], computed[i] // size, block) for i, block in zip(opening, blocks, strict=True)]
+        )
     entries = PlanEntries(ids, running.epoch, running.row, computed, (1,) * len(ids), (True,) * len(ids))
     step_plan = StepPlan(state.next_plan_id, entries, new_blocks, ())
     advanced = tuple([position + 1 for position in computed])

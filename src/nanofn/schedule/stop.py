@@ -6,7 +6,9 @@ from nanofn.state.effects import Finished
 from nanofn.state.engine_state import EngineState, find
 
 
-def stop(state: EngineState, sequence_id: SequenceId, num_output_tokens: int) -> tuple[EngineState, tuple[Finished, ...]]:
+def stop(
+    state: EngineState, sequence_id: SequenceId, num_output_tokens: int
+) -> tuple[EngineState, tuple[Finished, ...]]:
     """End a sequence with reason "stop" after `num_output_tokens` output tokens; committed ones beyond are surplus.
 
     A sequence that is not alive changes nothing.

@@ -100,7 +100,9 @@ def release(pool: BlockPool, index: PrefixIndex, block_ids: Iterable[BlockId]) -
         pool,
         returned=pool.returned.extend(reversed(returned)),
         cached=pool.cached.extend(enumerate(cached, stamp)) if cached else pool.cached,
-        stamps=pool.stamps.set_all({block_id: key for key, block_id in enumerate(cached, stamp)}) if cached else pool.stamps,
+        stamps=pool.stamps.set_all({block_id: key for key, block_id in enumerate(cached, stamp)})
+        if cached
+        else pool.stamps,
         shared=shared,
         next_stamp=stamp + len(cached),
     )

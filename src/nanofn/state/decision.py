@@ -39,7 +39,9 @@ class Policy(Protocol[P]):
     """
 
     @property
-    def init(self) -> P: ...
+    def init(self) -> P:
+        """First policy state."""
+        ...
 
     def decide(self, policy_state: P, view: View) -> tuple[P, Decision]:
         """Choose. Same arguments, same answer: no clock, no randomness, no I/O, no memory but `policy_state`."""

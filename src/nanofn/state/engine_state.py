@@ -67,7 +67,9 @@ def digests_being_written(state: EngineState) -> set[Digest]:
             for entry in plan.entries:
                 sequence = state.running.get(entry.sequence_id)
                 if sequence is not None and sequence.epoch == entry.epoch:
-                    digests |= digests_between(sequence, entry.first_position, entry.num_tokens, state.limits.block_size)
+                    digests |= digests_between(
+                        sequence, entry.first_position, entry.num_tokens, state.limits.block_size
+                    )
     return digests
 
 

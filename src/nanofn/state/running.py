@@ -52,7 +52,7 @@ class Running:
         return (
             max(map(sub, self.num_tokens, computed), default=1) <= 1
             and min(map(sub, self.max_num_tokens, computed), default=2) > 1
-            and all([request.plans_ahead for request in self.request])
+            and all(request.plans_ahead for request in self.request)
         )
 
     def index(self, sequence_id: SequenceId) -> int | None:

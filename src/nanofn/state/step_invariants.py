@@ -26,18 +26,14 @@ def step_violations(
     return (*findings, *violations(after))
 
 
-def _rejections(
-    before: EngineState, event: Event, after: EngineState, effects: tuple[Effect, ...]
-) -> Iterator[str]:
+def _rejections(before: EngineState, event: Event, after: EngineState, effects: tuple[Effect, ...]) -> Iterator[str]:
     if any(isinstance(effect, Rejected) for effect in effects) and before != after:
         yield "a rejection changed the state"
     if not isinstance(event, StepDecided) and not effects and before.num_steps != after.num_steps:
         yield "a step was counted that nobody decided"
 
 
-def _conservation(
-    before: EngineState, event: Event, after: EngineState, effects: tuple[Effect, ...]
-) -> Iterator[str]:
+def _conservation(before: EngineState, event: Event, after: EngineState, effects: tuple[Effect, ...]) -> Iterator[str]:
     was = {sequence.sequence_id for sequence in live(before)}
     now = {sequence.sequence_id for sequence in live(after)}
     finished = [effect.sequence_id for effect in effects if isinstance(effect, Finished)]
@@ -67,11 +63,15 @@ def _plan_findings(
     preempted = {effect.sequence_id for effect in effects if isinstance(effect, Preempted)}
     findings = []
     if sum(entries.num_tokens) > limits.max_num_batched_tokens or len(entries) > limits.max_num_seqs:
-        findings.append(Finding("inv22", f"{len(entries)} entries with {sum(entries.num_tokens)} tokens exceed the limits"))
+        findings.append(
+            Finding("inv22", f"{len(entries)} entries with {sum(entries.num_tokens)} tokens exceed the limits")
+        )
     if len(set(entries.sequence_id)) != len(entries) or any(count < 1 for count in entries.num_tokens):
         findings.append(Finding("inv22", "an entry is empty, or a sequence has two"))
     if preempted & set(entries.sequence_id):
-        findings.append(Finding("inv23", f"preempted sequences {sorted(preempted & set(entries.sequence_id))} are planned"))
+        findings.append(
+            Finding("inv23", f"preempted sequences {sorted(preempted & set(entries.sequence_id))} are planned")
+        )
     cached = {effect.sequence_id: effect.num_cached_tokens for effect in effects if isinstance(effect, Started)}
     written: set[tuple[BlockId, int]] = set()
     for entry in entries:
@@ -83,9 +83,15 @@ def _plan_findings(
             continue
         end = entry.first_position + entry.num_tokens
         if entry.first_position != start or sequence.num_computed_tokens != end:
-            findings.append(Finding("inv24", f"sequence {entry.sequence_id} computes [{entry.first_position}, {end}) after {start}"))
+            findings.append(
+                Finding("inv24", f"sequence {entry.sequence_id} computes [{entry.first_position}, {end}) after {start}")
+            )
         if entry.samples != (end >= sequence.num_tokens):
-            findings.append(Finding("inv28", f"sequence {entry.sequence_id} samples={entry.samples} at {end} of {sequence.num_tokens}"))
+            findings.append(
+                Finding(
+                    "inv28", f"sequence {entry.sequence_id} samples={entry.samples} at {end} of {sequence.num_tokens}"
+                )
+            )
         slots = _slots(sequence, entry.first_position, end, limits.block_size)
         if written & slots:
             findings.append(Finding("inv25", f"slots {sorted(written & slots)} are written twice in a step"))

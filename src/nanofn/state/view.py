@@ -3,17 +3,24 @@
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as AbstractSequence
 from itertools import islice
-from typing import Any, overload
+from typing import Any, TypeVar, cast, overload
 
 from attrs import frozen
 
 from nanofn.config import Limits, blocks_for
-from nanofn.request import Hint, SequenceId
+from nanofn.request import SequenceId
 from nanofn.state.block_pool import num_freed
 from nanofn.state.digest import Digest
 from nanofn.state.engine_state import EngineState, digests_being_written
 from nanofn.state.prefix_index import match
 from nanofn.state.sequence import Sequence
+
+T = TypeVar("T")
+
+
+def _fact(get: Callable[["SequenceView"], T], doc: str) -> T:
+    """Make a property in one line. A type checker and an editor see an attribute of the value's own type."""
+    return cast(T, property(get, doc=doc))
 
 
 @frozen(eq=False)
@@ -29,47 +36,42 @@ class SequenceView:
     sequence: Sequence
 
     # Facts of the request.
-    sequence_id = property(lambda self: self.sequence.sequence_id, doc="Arrival number.")
-    request_id = property(lambda self: self.sequence.request.request_id, doc="The request it is a child of.")
-    child = property(lambda self: self.sequence.child, doc="Which of the request's n.")
-    n = property(lambda self: self.sequence.request.n, doc="How many siblings it has, itself included.")
-    num_prompt_tokens = property(lambda self: self.sequence.request.num_prompt_tokens, doc="Prompt length.")
-    max_tokens = property(lambda self: self.sequence.request.max_tokens, doc="Most output tokens.")
-    arrival_us = property(lambda self: self.sequence.request.arrival_us, doc="When it arrived.")
-    priority = property(lambda self: self.sequence.request.priority, doc="The caller's priority.")
-    client = property(lambda self: self.sequence.request.client, doc="Whom to account the service to.")
-    ttft_slo_us = property(lambda self: self.sequence.request.ttft_slo_us, doc="Wanted time to first token.")
-    tpot_slo_us = property(lambda self: self.sequence.request.tpot_slo_us, doc="Wanted time per output token.")
-    deadline_us = property(lambda self: self.sequence.request.deadline_us, doc="Wanted time of completion.")
-    tags = property(lambda self: self.sequence.request.tags, doc="(name, value) pairs of the caller.")
+    sequence_id = _fact(lambda view: view.sequence.sequence_id, "Arrival number.")
+    request_id = _fact(lambda view: view.sequence.request.request_id, "The request it is a child of.")
+    child = _fact(lambda view: view.sequence.child, "Which of the request's n.")
+    n = _fact(lambda view: view.sequence.request.n, "How many siblings it has, itself included.")
+    num_prompt_tokens = _fact(lambda view: view.sequence.request.num_prompt_tokens, "Prompt length.")
+    max_tokens = _fact(lambda view: view.sequence.request.max_tokens, "Most output tokens.")
+    arrival_us = _fact(lambda view: view.sequence.request.arrival_us, "When it arrived.")
+    priority = _fact(lambda view: view.sequence.request.priority, "The caller's priority.")
+    client = _fact(lambda view: view.sequence.request.client, "Whom to account the service to.")
+    ttft_slo_us = _fact(lambda view: view.sequence.request.ttft_slo_us, "Wanted time to first token.")
+    tpot_slo_us = _fact(lambda view: view.sequence.request.tpot_slo_us, "Wanted time per output token.")
+    deadline_us = _fact(lambda view: view.sequence.request.deadline_us, "Wanted time of completion.")
+    tags = _fact(lambda view: view.sequence.request.tags, "(name, value) pairs of the caller.")
 
     # Counts.
-    num_tokens = property(lambda self: self.sequence.num_tokens, doc="Known tokens.")
-    num_output_tokens = property(lambda self: self.sequence.num_output_tokens, doc="Committed output tokens.")
-    num_computed_tokens = property(lambda self: self.sequence.num_computed_tokens, doc="Computed once plans ran.")
-    num_placeholders = property(lambda self: self.sequence.num_placeholders, doc="Tokens that plans will sample.")
-    num_preemptions = property(lambda self: self.sequence.num_preemptions, doc="How often it lost its blocks.")
-    num_blocks = property(lambda self: len(self.sequence.block_table), doc="Blocks it holds.")
-    is_running = property(lambda self: self.sequence.row is not None, doc="Whether it holds a row.")
-    is_prefill = property(lambda self: self.sequence.is_prefill, doc="Whether more than its last token is left.")
-    first_output_us = property(lambda self: self.sequence.first_output_us, doc="Time of its first output token.")
-    last_output_us = property(lambda self: self.sequence.last_output_us, doc="Time of its latest output token.")
-    chain = property(lambda self: self.sequence.chain, doc="Opaque digests of its full blocks: equal means shared.")
+    num_tokens = _fact(lambda view: view.sequence.num_tokens, "Known tokens.")
+    num_output_tokens = _fact(lambda view: view.sequence.num_output_tokens, "Committed output tokens.")
+    num_computed_tokens = _fact(lambda view: view.sequence.num_computed_tokens, "Computed once plans ran.")
+    num_placeholders = _fact(lambda view: view.sequence.num_placeholders, "Tokens that plans will sample.")
+    num_preemptions = _fact(lambda view: view.sequence.num_preemptions, "How often it lost its blocks.")
+    num_blocks = _fact(lambda view: len(view.sequence.block_table), "Blocks it holds.")
+    is_running = _fact(lambda view: view.sequence.row is not None, "Whether it holds a row.")
+    is_prefill = _fact(lambda view: view.sequence.is_prefill, "Whether more than its last token is left.")
+    first_output_us = _fact(lambda view: view.sequence.first_output_us, "Time of its first output token.")
+    last_output_us = _fact(lambda view: view.sequence.last_output_us, "Time of its latest output token.")
+    chain = _fact(lambda view: view.sequence.chain, "Opaque digests of its full blocks: equal means shared.")
 
-    @property
-    def hint(self) -> Hint | None:
-        """What a predictor said last."""
-        return self.sequence.hint
-
-    @property
-    def steps_since_output(self) -> int:
-        """Plans made since its latest output token, or its arrival."""
-        return self.state.num_steps - self.sequence.last_output_step
-
-    @property
-    def num_remaining_tokens(self) -> int:
-        """Tokens a grant could compute now, before any prefix hit; 0 while it awaits a result."""
-        return self.sequence.num_remaining_tokens
+    hint = _fact(lambda view: view.sequence.hint, "What a predictor said last.")
+    steps_since_output = _fact(
+        lambda view: view.state.num_steps - view.sequence.last_output_step,
+        "Plans made since its latest output token, or its arrival.",
+    )
+    num_remaining_tokens = _fact(
+        lambda view: view.sequence.num_remaining_tokens,
+        "Tokens a grant could compute now, before any prefix hit; 0 while it awaits a result.",
+    )
 
     @property
     def num_cached_tokens(self) -> int:
