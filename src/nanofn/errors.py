@@ -59,3 +59,22 @@ class PlanOrderError(NanofnError):
         self.plan_id = plan_id
         self.expected = expected
         super().__init__(f"a result for plan {plan_id} came, but due is {expected}; commit plans in order, oldest first")
+
+
+class StepError(NanofnError, RuntimeError):
+    """A step failed. No request is lost: those it names will be computed anew, so calling again goes on.
+
+    Attributes:
+        request_ids: The requests of the failed step, all still live.
+    """
+
+    def __init__(self, request_ids: "tuple[int, ...]", cause: BaseException) -> None:
+        self.request_ids = request_ids
+        super().__init__(
+            f"a step of requests {list(request_ids)} failed ({type(cause).__name__}: {cause}); they are still queued, "
+            "call step() or generate() again to go on, or abort them"
+        )
+
+
+class UsageError(NanofnError, RuntimeError):
+    """A call that is out of place: on a closed engine, or from another thread."""

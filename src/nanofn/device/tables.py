@@ -1,0 +1,112 @@
+"""The device's tables by row: all that a step reads besides its upload, the weights and the K/V cache."""
+
+import numpy as np
+import torch
+from attrs import frozen
+from torch import Tensor
+
+from nanofn.batch.build import StepBatch
+from nanofn.batch.row_start import RowStart
+from nanofn.config import Limits, blocks_for
+from nanofn.model.inputs import ModelInputs
+
+_SIGN_BIT, _WORD = 1 << 63, 1 << 64
+
+
+@frozen(eq=False)
+class DeviceTables:
+    """One row per running sequence, fixed from its start to its end or preemption.
+
+    Every step, prefill or decode, reads its inputs at `tokens[row, position]`; a sampled token is written to
+    `tokens[row, position + 1]`. So there is no "last token", and an output is an input before any host has seen it.
+
+    Attributes:
+        tokens: [max_num_seqs, max_model_len + 1] int64. Known and sampled ids.
+        block_table: [max_num_seqs, max_blocks_per_seq] int32. Block ids in order.
+        temperature: [max_num_seqs] fp32.
+        seed: [max_num_seqs] int64.
+        child: [max_num_seqs] int64.
+    """
+
+    tokens: Tensor
+    block_table: Tensor
+    temperature: Tensor
+    seed: Tensor
+    child: Tensor
+
+
+def allocate_tables(limits: Limits, device: torch.device) -> DeviceTables:
+    """Allocate tables that hold nothing yet."""
+    num_rows = limits.max_num_seqs
+    max_blocks = blocks_for(limits.max_model_len, limits.block_size)
+    return DeviceTables(
+        tokens=torch.zeros((num_rows, limits.max_model_len + 1), dtype=torch.int64, device=device),
+        block_table=torch.zeros((num_rows, max_blocks), dtype=torch.int32, device=device),
+        temperature=torch.zeros(num_rows, device=device),
+        seed=torch.zeros(num_rows, dtype=torch.int64, device=device),
+        child=torch.zeros(num_rows, dtype=torch.int64, device=device),
+    )
+
+
+def start_row(tables: DeviceTables, start: RowStart) -> None:
+    """Set a row up for a new owner.
+
+    Mutates:
+        tables: that row of everything but the block table, which the plan's new blocks fill.
+    """
+    row, device = start.row, tables.tokens.device
+    tables.tokens[row, : len(start.token_ids)] = torch.tensor(start.token_ids, dtype=torch.int64, device=device)
+    tables.temperature[row] = start.temperature
+    tables.seed[row] = (start.seed + _SIGN_BIT) % _WORD - _SIGN_BIT
+    tables.child[row] = start.child
+
+
+def extend_block_tables(tables: DeviceTables, new_blocks: np.ndarray) -> None:
+    """Enter a plan's new blocks.
+
+    Args:
+        tables: The tables.
+        new_blocks: [3, num_new_blocks] int32: row, index, block id.
+
+    Mutates:
+        tables: its block table.
+    """
+    if new_blocks.shape[1]:
+        rows, indexes, block_ids = torch.from_numpy(new_blocks).to(tables.tokens.device)
+        tables.block_table[rows.long(), indexes.long()] = block_ids
+
+
+def gather_inputs(tables: DeviceTables, batch: StepBatch, block_size: int) -> ModelInputs:
+    """Work out a step's tokens, positions and slots from the tables.
+
+    Args:
+        tables: The tables, with the plan's new blocks entered.
+        batch: The step.
+        block_size: Tokens per block.
+
+    Returns:
+        The model's inputs, entry after entry.
+
+    Mutates:
+        Nothing.
+    """
+    rows, first_positions, counts = torch.from_numpy(batch.entries).to(tables.tokens.device, torch.int64)
+    query_start_loc = torch.zeros(len(rows) + 1, dtype=torch.int64, device=rows.device)
+    torch.cumsum(counts, 0, out=query_start_loc[1:])
+    token_rows, positions = rows, first_positions
+    if not batch.only_decodes:
+        entry_of = torch.repeat_interleave(counts, output_size=batch.num_tokens)
+        token_rows = rows[entry_of]
+        steps = torch.arange(batch.num_tokens, device=rows.device)
+        positions = first_positions[entry_of] + steps - query_start_loc[entry_of]
+    block_ids = tables.block_table[token_rows, positions // block_size].to(torch.int64)
+    return ModelInputs(
+        token_ids=tables.tokens[token_rows, positions],
+        positions=positions,
+        slot_mapping=block_ids * block_size + positions % block_size,
+        query_start_loc=query_start_loc,
+        seq_lens=first_positions + counts,
+        block_table=tables.block_table[rows, : blocks_for(batch.max_seq_len, block_size)],
+        max_query_len=batch.max_query_len,
+        max_seq_len=batch.max_seq_len,
+    )

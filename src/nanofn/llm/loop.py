@@ -1,0 +1,172 @@
+"""The loop: decide, plan, launch, commit. The one place where the state is rebound."""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal
+
+from nanofn.batch.row_start import RowStart
+from nanofn.config import Limits
+from nanofn.device.executor import Executor
+from nanofn.errors import StepError
+from nanofn.llm.clock import now_us
+from nanofn.llm.guard import oldest_first, patience
+from nanofn.request import PlanId, RequestId
+from nanofn.schedule.transition import transition
+from nanofn.schedule.view import view
+from nanofn.state.decision import Decision, Policy
+from nanofn.state.effects import Started, TokensCommitted
+from nanofn.state.engine_state import EngineState, find, initial_state
+from nanofn.state.events import Effect, Event, Launched, StepCompleted, StepDecided, StepFailed
+from nanofn.state.sequence import Sequence as SequenceRecord
+from nanofn.state.step_plan import StepPlan, StepResult
+
+logger = logging.getLogger("nanofn")
+_LONGEST_SLEEP_S = 0.1
+
+
+class Loop:
+    """Folds events into the state, and keeps an executor up to `depth` plans busy.
+
+    Attributes:
+        state: The engine's state. Replaced as a whole at every event.
+        depth: Most plans in flight: 1 waits for each result, 2 plans a step while the one before runs.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        executor: Executor,
+        policy: Policy[Any],
+        *,
+        depth: int,
+        row_start: Callable[[SequenceRecord], RowStart],
+        deliver: Callable[[tuple[Effect, ...]], None],
+    ) -> None:
+        """Start with nothing.
+
+        Args:
+            limits: The bounds.
+            executor: Runs the plans. The loop does not close it.
+            policy: Decides.
+            depth: Most plans in flight.
+            row_start: Says what a started sequence's row must know.
+            deliver: Gets every event's effects, right after the state moved.
+        """
+        self.state = initial_state(limits)
+        self.depth = depth
+        self._executor = executor
+        self._policy = policy
+        self._policy_state = policy.init
+        self._row_start = row_start
+        self._deliver = deliver
+        self._news: list[Effect] = []
+        self._patience = patience(limits)
+        self._steps_without_output = 0
+        self._wake_us: int | None = None
+
+    @property
+    def has_unfinished(self) -> bool:
+        """Whether any sequence lives."""
+        return bool(len(self.state.running) or len(self.state.waiting))
+
+    def apply(self, event: Event) -> tuple[Effect, ...]:
+        """Move the state by an event and deliver the effects."""
+        state, effects = transition(self.state, event)
+        self._rebind(state, effects)
+        return effects
+
+    def _rebind(self, state: EngineState, effects: tuple[Effect, ...]) -> None:
+        self.state = state
+        self._news.extend(effects)
+        self._deliver(effects)
+
+    def step(self) -> None:
+        """Launch until `depth` plans fly or nothing can be planned, then commit the oldest.
+
+        Raises:
+            StepError: The executor failed. That plan and all later ones are dropped, their sequences wait again.
+        """
+        while self.has_unfinished and len(self.state.in_flight) < self.depth and self._launch():
+            pass
+        if self.state.in_flight:
+            self._commit()
+        elif self.has_unfinished:
+            self._sleep()
+
+    def _launch(self) -> bool:
+        """Plan one step and launch it; False where nothing was planned."""
+        step_plan = self._plan()
+        if step_plan.plan_id is None:
+            return False
+        self._steps_without_output += 1
+        try:
+            self._executor.launch(step_plan, self._starts(step_plan))
+        except BaseException as error:
+            self._fail(step_plan.plan_id, error)
+        return True
+
+    def _plan(self) -> StepPlan:
+        """Let the policy decide and plan that; the guard steps in where the policy fails or leaves no way on."""
+        seen = view(self.state, now_us(), tuple(self._news))
+        if self._steps_without_output > self._patience:
+            logger.warning("no output token in %d steps: the guard decides one step", self._steps_without_output)
+            self._steps_without_output = 0
+            return self._planned(oldest_first(seen), "guard")
+        try:
+            policy_state, decision = self._policy.decide(self._policy_state, seen)
+            step_plan = self._planned(decision, "policy")
+        except Exception:
+            # `transition` is pure: where it chokes on what is no Decision at all, the state is as before.
+            logger.warning("the policy failed: the guard decides this step", exc_info=True)
+            return self._planned(oldest_first(seen), "guard")
+        self._policy_state, self._wake_us = policy_state, decision.wake_us
+        idles = decision.wake_us is not None and decision.wake_us > seen.now_us
+        if step_plan.plan_id is None and not self.state.in_flight and self.has_unfinished and not idles:
+            # Nothing flies, so waiting would change nothing.
+            return self._planned(oldest_first(view(self.state, now_us())), "guard")
+        return step_plan
+
+    def _planned(self, decision: Decision, decided_by: Literal["policy", "guard"]) -> StepPlan:
+        event = StepDecided(decision, now_us(), decided_by)
+        state, effects = transition(self.state, event)
+        launched = effects[-1]
+        assert isinstance(launched, Launched)
+        if decided_by == "policy":
+            self._news.clear()
+        self._rebind(state, effects)
+        return launched.step_plan
+
+    def _starts(self, step_plan: StepPlan) -> Sequence[RowStart]:
+        started = [effect.sequence_id for effect in step_plan.effects if isinstance(effect, Started)]
+        records = [self.state.running.get(sequence_id) for sequence_id in started]
+        return [self._row_start(record) for record in records if record is not None]
+
+    def _commit(self) -> None:
+        plan_id = self.state.in_flight[0].plan_id
+        assert plan_id is not None
+        try:
+            token_ids = self._executor.collect()
+        except BaseException as error:
+            self._executor.forget()
+            self._fail(plan_id, error)
+            return
+        effects = self.apply(StepCompleted(plan_id, StepResult(token_ids, now_us())))
+        if any(isinstance(effect, TokensCommitted) for effect in effects):
+            self._steps_without_output = 0
+
+    def _fail(self, plan_id: PlanId, error: BaseException) -> None:
+        dropped = [step_plan for step_plan in self.state.in_flight if (step_plan.plan_id or 0) >= plan_id]
+        self.apply(StepFailed(plan_id))
+        if not isinstance(error, Exception):
+            raise error
+        raise StepError(self._requests_of(dropped), error) from error
+
+    def _requests_of(self, plans: Iterable[StepPlan]) -> tuple[RequestId, ...]:
+        named = [find(self.state, sequence_id) for step_plan in plans for sequence_id in step_plan.entries.sequence_id]
+        return tuple(sorted({sequence.request.request_id for sequence in named if sequence is not None}))
+
+    def _sleep(self) -> None:
+        """Idle as the policy asked, in short naps, so that a caller between steps is heard."""
+        if self._wake_us is not None:
+            time.sleep(min(max(self._wake_us - now_us(), 0) / 1e6, _LONGEST_SLEEP_S))
