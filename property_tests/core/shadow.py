@@ -22,15 +22,15 @@ def sampled_token(prefix: tuple[int, ...], child: int) -> TokenId:
     return TokenId(crc32(repr((prefix, child)).encode()) % VOCAB_SIZE)
 
 
-def expected_output(prompt, child, max_tokens, max_model_len, min_tokens, stop_token_ids):
-    """What a sequence must produce: recompute everything, infinite memory."""
-    tokens = list(prompt)
+def expected_output(request, child, max_model_len):
+    """What a sequence must produce, tokens and finish reason: recompute everything, infinite memory."""
+    tokens = list(request.prompt_token_ids)
     while True:
         tokens.append(sampled_token(tuple(tokens), child))
-        outputs = tokens[len(prompt) :]
-        if tokens[-1] in stop_token_ids and len(outputs) > min_tokens:
+        outputs = tokens[request.num_prompt_tokens :]
+        if tokens[-1] in request.stop_token_ids and len(outputs) > request.min_tokens:
             return outputs, "stop"
-        if len(outputs) == max_tokens or len(tokens) == max_model_len:
+        if len(outputs) == request.max_tokens or len(tokens) == max_model_len:
             return outputs, "length"
 
 
@@ -45,14 +45,21 @@ class ShadowExecutor:
         self.block_size = block_size
         self.memory: dict[tuple[int, int], tuple[int, ...]] = {}
         self.tables: dict[int, dict[int, int]] = {}
-        self.tokens: dict[int, list[int | None]] = {}
+        self.tokens: dict[int, list[int]] = {}
         self.child: dict[int, int] = {}
         self.results: deque[tuple[int, StepResult | None]] = deque()
         self.num_computed = 0
 
     def launch(self, state: EngineState, step_plan: StepPlan, known_tokens, *, fails: bool = False) -> None:
         """Run a plan that `plan` just made; `state` gives what a started row is set up with."""
-        hits = {}
+        self._set_up(state, step_plan, known_tokens)
+        self._write(step_plan)
+        token_ids = self._read_and_sample(step_plan)
+        self.results.append((step_plan.plan_id, None if fails else StepResult(token_ids, now_us=0)))
+
+    def _set_up(self, state, step_plan, known_tokens):
+        """Give started rows their tokens and every row its new blocks; what a new block held is gone."""
+        num_hits = {}
         for effect in step_plan.effects:
             if isinstance(effect, Started):
                 sequence = state.running.get(effect.sequence_id)
@@ -60,19 +67,27 @@ class ShadowExecutor:
                 self.tables[row] = {}
                 self.tokens[row] = list(known_tokens(sequence.sequence_id))
                 self.child[row] = sequence.child
-                hits[row] = effect.num_cached_tokens // self.block_size
+                num_hits[row] = effect.num_cached_tokens // self.block_size
         for row, index, block_id in step_plan.new_blocks:
             self.tables[row][index] = block_id
-            if index >= hits.get(row, 0):
+            if index >= num_hits.get(row, 0):
                 for offset in range(self.block_size):
                     self.memory.pop((block_id, offset), None)
+
+    def _write(self, step_plan):
+        """Store every computed position's prefix, each slot once per residency."""
         for entry in step_plan.entries:
             tokens = self.tokens[entry.row]
             for position in range(entry.first_position, entry.first_position + entry.num_tokens):
                 slot = self._slot(entry.row, position)
                 if slot in self.memory:
                     raise ShadowMismatchError(f"{slot} is written twice in one residency")
+                if position >= len(tokens):
+                    raise ShadowMismatchError(f"sequence {entry.sequence_id} has no input token at {position}")
                 self.memory[slot] = tuple(tokens[: position + 1])
+
+    def _read_and_sample(self, step_plan):
+        """Check that every position up to the last computed one holds its own prefix; sample where asked to."""
         sampled = []
         for entry in step_plan.entries:
             tokens, end = self.tokens[entry.row], entry.first_position + entry.num_tokens
@@ -82,11 +97,11 @@ class ShadowExecutor:
                     raise ShadowMismatchError(f"sequence {entry.sequence_id} reads {found} at {position} of {tokens}")
             self.num_computed += entry.num_tokens
             if entry.samples:
-                token_id = sampled_token(tuple(tokens[:end]), self.child[entry.row])
-                del tokens[end:]
-                tokens.append(token_id)
-                sampled.append(token_id)
-        self.results.append((step_plan.plan_id, None if fails else StepResult(tuple(sampled), now_us=0)))
+                if end < len(tokens):
+                    raise ShadowMismatchError(f"sequence {entry.sequence_id} samples at {end}, known are {tokens}")
+                tokens.append(sampled_token(tuple(tokens), self.child[entry.row]))
+                sampled.append(tokens[-1])
+        return tuple(sampled)
 
     def _slot(self, row: int, position: int) -> tuple[int, int]:
         return self.tables[row][position // self.block_size], position % self.block_size

@@ -1,0 +1,90 @@
+"""The special paths for steps that only decode do what the general paths do, bit for bit."""
+
+from random import Random
+
+import pytest
+
+from core.build import grants, request, work
+from core.random_work import random_work
+from nanofn.policy import fcfs
+from nanofn.schedule import commit as commit_module, plan as plan_module
+from nanofn.schedule.transition import transition
+from nanofn.state.engine_state import initial_state
+from nanofn.state.events import StepCompleted, StepDecided
+from nanofn.state.persistent import sorted_items
+from nanofn.state.step_plan import StepResult
+
+
+@pytest.fixture
+def general(monkeypatch):
+    """`transition` without the special paths."""
+
+    def run(state, event):
+        with monkeypatch.context() as patch:
+            patch.setattr(plan_module, "plan_decodes", lambda *_: None)
+            patch.setattr(commit_module, "commit_decodes", lambda *_: None)
+            return transition(state, event)
+
+    return run
+
+
+def same(one, other):
+    """Equal, in what equality compares and in the layout that it does not look at."""
+    return one == other and repr(one[0].running) == repr(other[0].running) and layout(one[0]) == layout(other[0])
+
+
+def layout(state):
+    """The parts of a state whose order a later step reads, spelled out."""
+    pool = state.pool
+    holders = tuple(sorted_items(state.prefix_index.holders))
+    return tuple(pool.returned), tuple(pool.cached), pool.frontier, state.rows, holders
+
+
+@pytest.mark.parametrize("shard", range(4))
+def test_special_paths_equal_the_general_ones(shard: int, general) -> None:
+    """In every state that a random work reaches, decided or completed as it was and as pure decode."""
+    num_special = 0
+    for seed in range(shard, 160, 4):
+        done = random_work(seed, checked=False)
+        state = initial_state(done.state.limits)
+        for event in done.log:
+            running = state.running.sequence_id
+            for each in (event, StepDecided(grants(*running), now_us=0)):
+                if isinstance(each, StepDecided):
+                    num_special += plan_module.plan_decodes(state, each.decision) is not None
+                if isinstance(each, StepCompleted):
+                    special = commit_module.commit_decodes(state, state.in_flight[0], each.result)
+                    num_special += special is not None
+                if isinstance(each, StepDecided | StepCompleted):
+                    assert same(transition(state, each), general(state, each)), (seed, each)
+            state, _ = transition(state, event)
+    assert num_special > 200
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_long_decodes_are_the_same_on_either_path(seed: int, depth: int, general) -> None:
+    """Runs that mostly decode, with endings by stop token and by length, at each depth."""
+    random = Random(seed)
+    run = work(block_size=random.choice([1, 2, 3, 4]), num_blocks=64, max_model_len=32)
+    for request_id in range(4):
+        prompt = [random.choice([1, 2]) for _ in range(random.randint(1, 9))]
+        run.arrive(request(request_id, prompt, random.randint(2, 20), n=2, stop_token_ids=(0,), min_tokens=3))
+    run.drain(fcfs, depth=depth)
+    state = initial_state(run.state.limits)
+    for event in run.log:
+        assert same(transition(state, event), general(state, event))
+        state, _ = transition(state, event)
+    run.check_outputs()
+
+
+def test_a_wrong_number_of_tokens_is_refused_on_either_path(general) -> None:
+    """Both paths raise where the result does not fit the plan."""
+    run = work(request(0, 3), request(1, 3))
+    run.step(grants(0, 1))
+    run.deliver()
+    run.step(grants(0, 1))
+    event = StepCompleted(run.state.in_flight[0].plan_id, StepResult((1,), 0))
+    for path in (transition, general):
+        with pytest.raises(Exception, match="2 tokens instead of 1"):
+            path(run.state, event)
