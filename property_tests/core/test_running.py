@@ -1,0 +1,45 @@
+"""Columns and records say the same."""
+
+from attrs import evolve, fields
+from hypothesis import given, strategies as st
+
+from core.build import request
+from nanofn.request import Row, SequenceId
+from nanofn.state.running import Running
+from nanofn.state.sequence import Sequence
+
+
+def sequence(number, **facts):
+    """A sequence with a row."""
+    return Sequence(SequenceId(number), request(number, 3), 0, max_num_tokens=9, num_tokens=3, row=Row(number), **facts)
+
+
+def test_the_columns_are_the_fields_of_a_sequence() -> None:
+    """Same names in the same order, so that transposing is a zip."""
+    assert [each.name for each in fields(Running)] == [each.name for each in fields(Sequence)]
+
+
+@given(st.lists(st.integers(0, 9), unique=True), st.sets(st.integers(0, 9)))
+def test_running_is_a_list_of_sequences(numbers, gone) -> None:
+    """Appending, indexing, finding and dropping are those of a list of records."""
+    records = [sequence(number, num_computed_tokens=number) for number in numbers]
+    running = Running().append(records[:2]).append(records[2:])
+    assert list(running) == records
+    assert len(running) == len(records)
+    assert [running[index] for index in range(len(records))] == records
+    assert all(running.get(SequenceId(number)) == sequence(number, num_computed_tokens=number) for number in numbers)
+    assert running.get(SequenceId(77)) is None
+    assert list(running.without(gone)) == [record for record in records if record.sequence_id not in gone]
+    assert running.without(()) is running
+    assert running.append(()) is running
+
+
+def test_only_decode_means_one_token_each_that_can_be_planned() -> None:
+    """True for none; false with a prefill, a final placeholder, or a sequence that needs its last token first."""
+    decoding = sequence(0, num_computed_tokens=2)
+    assert Running().only_decode
+    assert Running().append([decoding, sequence(1, num_computed_tokens=7)]).only_decode
+    prefilling, awaiting = sequence(1, num_computed_tokens=1), sequence(1, num_computed_tokens=8)
+    careful = evolve(decoding, request=request(1, 3, plans_ahead=False))
+    for other in (prefilling, awaiting, careful):
+        assert not Running().append([decoding, other]).only_decode
