@@ -24,7 +24,7 @@ VARIABLES = {
     "TOKENIZERS_PARALLELISM": "false",  # its threads outlive a fork and warn about it
 }
 OLD_TRITON = "3.6.0"
-"""The second compiler that kernels are compiled with: the one of torch 2.11, our floor."""
+"""The second compiler that kernels are compiled for a GPU with: the one that torch 2.11, our floor, brings."""
 
 
 def run(session: nox.Session, program: str, *arguments: str, **variables: str) -> None:
@@ -65,7 +65,8 @@ def tests(session: nox.Session) -> None:
         return
     run(session, "pytest", "--ignore=property_tests/ops", "--hypothesis-profile=ci")
     # The interpreter is chosen when a kernel is defined, so these tests have a process of their own.
-    run(session, "pytest", "property_tests/ops", "--hypothesis-profile=ci", TRITON_INTERPRET="1")
+    variables = {"TRITON_INTERPRET": "1", "NANOFN_OLD_TRITON": old_triton(session)}
+    run(session, "pytest", "property_tests/ops", "--hypothesis-profile=ci", **variables)
 
 
 @nox.session(default=False)
