@@ -27,7 +27,9 @@ def work(*requests, **options):
 
 def request(request_id, prompt, max_tokens=8, **facts):
     """A request; the prompt as token ids, or as a length: then each request has tokens of its own."""
-    tokens = tuple(prompt) if not isinstance(prompt, int) else tuple(range(1_000 * request_id, 1_000 * request_id + prompt))
+    tokens = (
+        tuple(prompt) if not isinstance(prompt, int) else tuple(range(1_000 * request_id, 1_000 * request_id + prompt))
+    )
     return Request(request_id, tokens, max_tokens, **facts)
 
 

@@ -1,7 +1,7 @@
 """The block pool against a list of owners: who is free, who is shared, and who is reused first."""
 
-from hypothesis import given, strategies as st
 import pytest
+from hypothesis import given, strategies as st
 
 from nanofn.errors import InvariantError
 from nanofn.state.block_pool import BlockPool, allocate, forget_cached, num_freed, release, share

@@ -109,7 +109,9 @@ def test_sorted_table_discards_many() -> None:
     assert tuple(table.discard_all([5, 1_999, 7_000]).values()) == tuple([k for k in range(1_999) if k != 5])
 
 
-@given(st.lists(st.tuples(st.sampled_from(["set", "discard", "set_all", "discard_all"]), st.integers(0, 30)), max_size=30))
+@given(
+    st.lists(st.tuples(st.sampled_from(["set", "discard", "set_all", "discard_all"]), st.integers(0, 30)), max_size=30)
+)
 def test_map_is_a_dict(operations) -> None:
     """Any changes give what a dictionary gives; equal maps have equal hashes, however they were filled."""
     model, mapping = {}, Map()
