@@ -30,9 +30,7 @@ class RequestError(NanofnError, ValueError):
 
     def __init__(self, problems: "tuple[tuple[int, str], ...]") -> None:
         self.problems = problems
-        super().__init__(
-            "nothing was queued; " + "; ".join(f"prompt {index}: {reason}" for index, reason in problems)
-        )
+        super().__init__("nothing was queued; " + "; ".join(f"prompt {index}: {reason}" for index, reason in problems))
 
 
 class InvariantError(NanofnError):
@@ -58,7 +56,9 @@ class PlanOrderError(NanofnError):
     def __init__(self, plan_id: int, expected: str) -> None:
         self.plan_id = plan_id
         self.expected = expected
-        super().__init__(f"a result for plan {plan_id} came, but due is {expected}; commit plans in order, oldest first")
+        super().__init__(
+            f"a result for plan {plan_id} came, but due is {expected}; commit plans in order, oldest first"
+        )
 
 
 class StepError(NanofnError, RuntimeError):
@@ -78,3 +78,19 @@ class StepError(NanofnError, RuntimeError):
 
 class UsageError(NanofnError, RuntimeError):
     """A call that is out of place: on a closed engine, or from another thread."""
+
+
+class ParameterError(NanofnError, ValueError):
+    """A sampling parameter is out of its range.
+
+    Attributes:
+        field: Its name.
+        value: What was given.
+        expected: What it may be.
+    """
+
+    def __init__(self, field: str, value: object, expected: str) -> None:
+        self.field = field
+        self.value = value
+        self.expected = expected
+        super().__init__(f"{field} is {value!r}; it must be {expected}")

@@ -1,0 +1,152 @@
+"""SamplingParams: how to choose tokens and when to stop. Names and meanings are vLLM's."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, Self
+
+from attrs import evolve, field, fields, frozen
+
+from nanofn.errors import ParameterError
+
+UNBUILT = (
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "top_p",
+    "top_k",
+    "min_p",
+    "min_tokens",
+    "stop",
+    "include_stop_str_in_output",
+    "logit_bias",
+    "allowed_token_ids",
+    "bad_words",
+    "logprobs",
+    "prompt_logprobs",
+    "truncate_prompt_tokens",
+    "structured_outputs",
+)
+"""Fields that are checked and refused: a value other than the default would be ignored."""
+
+
+def _as_tuple(value: Any) -> Any:
+    """Freeze what callers give as a list; a single text is a tuple of one."""
+    if value is None or isinstance(value, tuple):
+        return value
+    if isinstance(value, Mapping):
+        return tuple(sorted(value.items()))
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
+@frozen(kw_only=True)
+class SamplingParams:
+    """How to sample one request. Frozen; every value is checked when it is made.
+
+    Attributes:
+        n: Number of samples; each is a sequence of its own.
+        temperature: 0 (anything below 1e-5) always takes the likeliest token; 1 samples from the model's own
+            distribution.
+        max_tokens: Most output tokens; None is as many as `max_model_len` allows. vLLM's default is 16.
+        seed: 64 bits; None draws one, which the output records.
+        ignore_eos: Go on after the end-of-sequence token.
+        stop_token_ids: Further token ids that end the output.
+        skip_special_tokens: Leave special tokens out of the text.
+        detokenize: False leaves the text empty.
+        top_p: Not built yet, like all that follow.
+        top_k: 0 or -1 is off.
+        min_p: 0 is off.
+        min_tokens: Output tokens before anything may stop it.
+        stop: Texts that end the output.
+        include_stop_str_in_output: Keep the stop text.
+        presence_penalty: 0 is off.
+        frequency_penalty: 0 is off.
+        repetition_penalty: 1 is off.
+        logit_bias: Token id to what is added to its logit.
+        allowed_token_ids: The only ids that may be sampled.
+        bad_words: Texts that may not appear.
+        logprobs: How many likeliest tokens to report at each position.
+        prompt_logprobs: The same for the prompt.
+        truncate_prompt_tokens: Keep only so many last prompt tokens.
+        structured_outputs: A grammar that the output follows.
+
+    Raises:
+        ParameterError: A value is out of its range.
+    """
+
+    n: int = 1
+    temperature: float = 1.0
+    max_tokens: int | None = 256
+    seed: int | None = None
+    ignore_eos: bool = False
+    stop_token_ids: tuple[int, ...] | None = field(default=None, converter=_as_tuple)
+    skip_special_tokens: bool = True
+    detokenize: bool = True
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    min_tokens: int = 0
+    stop: tuple[str, ...] | None = field(default=None, converter=_as_tuple)
+    include_stop_str_in_output: bool = False
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] | None = field(default=None, converter=_as_tuple)
+    allowed_token_ids: tuple[int, ...] | None = field(default=None, converter=_as_tuple)
+    bad_words: tuple[str, ...] | None = field(default=None, converter=_as_tuple)
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    truncate_prompt_tokens: int | None = None
+    structured_outputs: Any = None
+
+    def __attrs_post_init__(self) -> None:
+        _whole("n", self.n, 1)
+        _number("temperature", self.temperature, 0.0, math.inf)
+        _number("top_p", self.top_p, 0.0, 1.0, excludes_least=True)
+        _whole("top_k", self.top_k, -1)
+        _number("min_p", self.min_p, 0.0, 1.0)
+        _number("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        _number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        _number("repetition_penalty", self.repetition_penalty, 0.0, math.inf, excludes_least=True)
+        _whole("min_tokens", self.min_tokens, 0)
+        for name, least in (("max_tokens", 1), ("logprobs", -1), ("prompt_logprobs", -1), ("truncate_prompt_tokens", 1)):
+            if getattr(self, name) is not None:
+                _whole(name, getattr(self, name), least)
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise ParameterError("min_tokens", self.min_tokens, f"at most max_tokens, which is {self.max_tokens}")
+        if self.seed is not None and not (_is_whole(self.seed) and -(2**63) <= self.seed < 2**64):
+            raise ParameterError("seed", self.seed, "an integer of 64 bits, or None")
+        for name in ("stop_token_ids", "allowed_token_ids"):
+            for token_id in getattr(self, name) or ():
+                _whole(name, token_id, 0)
+        for name in ("stop", "bad_words"):
+            for text in getattr(self, name) or ():
+                if not isinstance(text, str) or not text:
+                    raise ParameterError(name, text, "a text of at least one character, or a list of such")
+
+    def replace(self, **changes: Any) -> Self:
+        """Copy with some fields changed."""
+        return evolve(self, **changes)
+
+
+def unbuilt_fields(params: SamplingParams) -> tuple[str, ...]:
+    """Name the fields that are set and that nothing carries out yet."""
+    defaults = {attribute.name: attribute.default for attribute in fields(SamplingParams)}
+    # -1 is vLLM's other way to write "no top-k".
+    is_off = {"top_k": params.top_k == -1}
+    return tuple([name for name in UNBUILT if getattr(params, name) != defaults[name] and not is_off.get(name, False)])
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _whole(name: str, value: Any, least: int) -> None:
+    if not _is_whole(value) or value < least:
+        raise ParameterError(name, value, f"an integer of at least {least}")
+
+
+def _number(name: str, value: Any, least: float, most: float, *, excludes_least: bool = False) -> None:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    if not is_number or not least <= value <= most or (excludes_least and value == least):
+        above = f"above {least:g}" if excludes_least else f"at least {least:g}"
+        raise ParameterError(name, value, f"a number {above}" + (f" and at most {most:g}" if most < math.inf else ""))

@@ -1,0 +1,1 @@
+"""Between text and token ids. The only place that imports transformers."""
