@@ -26,9 +26,9 @@ def _fits(sequence: SequenceView, view: View) -> bool:
 
 
 def patience(limits: Limits) -> int:
-    """Count the steps without any output token after which the guard takes one step.
+    """Count the steps without any output token after which the guard takes over until one comes.
 
     Enough for every running sequence to be prefilled twice at full length, so a policy that makes progress at all
     never meets it.
     """
-    return 100 + 2 * limits.max_num_seqs * -(-limits.max_model_len // limits.max_num_batched_tokens)
+    return 16 + 2 * limits.max_num_seqs * -(-limits.max_model_len // limits.max_num_batched_tokens)

@@ -110,8 +110,8 @@ class Loop:
         """Let the policy decide and plan that; the guard steps in where the policy fails or leaves no way on."""
         seen = view(self.state, now_us(), tuple(self._news))
         if self._steps_without_output > self._patience:
-            logger.warning("no output token in %d steps: the guard decides one step", self._steps_without_output)
-            self._steps_without_output = 0
+            if self._steps_without_output == self._patience + 1:
+                logger.warning("no output token in %d steps: the guard decides until one comes", self._patience)
             return self._planned(oldest_first(seen), "guard")
         try:
             policy_state, decision = self._policy.decide(self._policy_state, seen)

@@ -10,7 +10,7 @@ from nanofn.llm.output import CompletionOutput, RequestMetrics, RequestOutput, T
 from nanofn.request import FinishReason, Request, RequestId, SequenceId, TokenId
 from nanofn.sampling.params import SamplingParams
 from nanofn.state.effects import Finished, Preempted, Started, TokensCommitted
-from nanofn.state.events import Effect
+from nanofn.state.events import Effect, Launched
 from nanofn.state.sequence import Sequence
 from nanofn.text.detokenizer import Detokenizer
 from nanofn.text.tokenizer import Tokenizer
@@ -43,6 +43,7 @@ class Completion:
         token_ids: Committed output tokens.
         num_cached_tokens: Prefix hit of its first start.
         num_preemptions: How often its sequence lost its blocks.
+        has_started: Whether it ever got a row.
         finish_reason: Set when it ended.
         stop_token_id: What ended it, if a token did.
         detokenizer: Present where text is wanted as it comes.
@@ -79,14 +80,15 @@ class Tracker:
 
     Attributes:
         finished: Results not handed out yet, by request, in the order they ended.
-        deltas: Text not handed out yet, in the order it came.
+        num_prefilled_tokens: Tokens computed so far in entries of more than one.
         num_output_tokens: Output tokens seen so far.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.finished: dict[RequestId, RequestOutput] = {}
-        self.deltas: list[TextDelta] = []
+        self.num_prefilled_tokens = 0
         self.num_output_tokens = 0
+        self._deltas: dict[RequestId, list[TextDelta]] = {}
         self._tokenizer = tokenizer
         self._tracked: dict[RequestId, Tracked] = {}
         self._owners: dict[SequenceId, tuple[Tracked, int]] = {}
@@ -137,6 +139,8 @@ class Tracker:
                     tracked.completions[child].num_preemptions += 1
                 case Finished(sequence_id):
                     touched[sequence_id] = self._end(effect)
+                case Launched(step_plan):
+                    self.num_prefilled_tokens += sum([count for count in step_plan.entries.num_tokens if count > 1])
                 case _:
                     pass
         for tracked, child in touched.values():
@@ -171,7 +175,12 @@ class Tracker:
             text += completion.detokenizer.finish()
         token_ids = tuple(completion.token_ids[completion.num_streamed :])
         completion.num_streamed = len(completion.token_ids)
-        self.deltas.append(TextDelta(request_id, child, text, token_ids, completion.finish_reason))
+        delta = TextDelta(request_id, child, text, token_ids, completion.finish_reason)
+        self._deltas.setdefault(request_id, []).append(delta)
+
+    def take_deltas(self, request_ids: Iterable[RequestId]) -> list[TextDelta]:
+        """Hand out the text that came for some requests since the last time."""
+        return [delta for request_id in request_ids for delta in self._deltas.pop(request_id, ())]
 
     def output(self, tracked: Tracked) -> RequestOutput:
         """Freeze what a request has produced."""

@@ -1,0 +1,89 @@
+"""A loop without a model: a fake executor that sees what a device sees, and the tracker behind it."""
+
+from collections import deque
+from types import SimpleNamespace
+
+from core.shadow import ShadowExecutor
+from nanofn.llm.loop import Loop
+from nanofn.llm.tracker import Submission, Tracker
+from nanofn.policy import fcfs
+from nanofn.request import Request, RequestId
+from nanofn.sampling.params import SamplingParams
+from nanofn.state.effects import Admitted
+from nanofn.state.events import RequestArrived
+
+
+class InjectedError(Exception):
+    """What a failing executor raises."""
+
+
+class FakeExecutor:
+    """The shadow memory behind the executor's interface; the calls numbered in `fails_at` raise."""
+
+    def __init__(self, limits, *, fails_at=frozenset(), error=InjectedError):
+        self.shadow = ShadowExecutor(limits.block_size)
+        self.fails_at, self.error = fails_at, error
+        self.num_calls = 0
+        self.results = deque()
+        self.is_closed = False
+
+    def launch(self, step_plan, starts):
+        self._count()
+        by_row = {start.row: start for start in starts}
+        started = {
+            entry.sequence_id: SimpleNamespace(
+                sequence_id=entry.sequence_id, row=entry.row, child=by_row[entry.row].child
+            )
+            for entry in step_plan.entries
+            if entry.row in by_row
+        }
+        rows = {sequence_id: record.row for sequence_id, record in started.items()}
+        self.shadow.launch(SimpleNamespace(running=started), step_plan, lambda each: by_row[rows[each]].token_ids)
+        self.results.append(self.shadow.results.pop()[1].token_ids)
+
+    def collect(self):
+        self._count()
+        return self.results.popleft()
+
+    def forget(self):
+        self.results.clear()
+
+    def close(self):
+        self.is_closed = True
+
+    def _count(self):
+        self.num_calls += 1
+        if self.num_calls in self.fails_at:
+            raise self.error(f"call {self.num_calls}")
+
+
+class FakeTokenizer:
+    """One letter per token id."""
+
+    def decode(self, token_ids, *, skip_special_tokens=True):
+        return "".join(chr(97 + token_id) for token_id in token_ids)
+
+
+class Engine:
+    """A loop with its tracker and executor."""
+
+    def __init__(self, limits, *, policy=fcfs, depth=1, fails_at=frozenset(), error=InjectedError):
+        self.executor = FakeExecutor(limits, fails_at=fails_at, error=error)
+        self.tracker = Tracker(FakeTokenizer())
+        self.loop = Loop(
+            limits,
+            self.executor,
+            policy,
+            depth=depth,
+            row_start=self.tracker.row_start,
+            deliver=self.tracker.absorb,
+        )
+
+    def add(self, request_id, prompt, **fields):
+        """Queue a request; its result appears in `tracker.finished`."""
+        request = Request(RequestId(request_id), tuple(prompt), **fields)
+        params = SamplingParams(temperature=0.0, n=request.n)
+        (admitted,) = self.loop.apply(RequestArrived(request))
+        assert isinstance(admitted, Admitted)
+        self.tracker.track(Submission(request, None, params, seed=0, streams=False), admitted.sequence_ids)
+        return request

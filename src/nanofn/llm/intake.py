@@ -1,0 +1,205 @@
+"""intake: a call's prompts and parameters become validated submissions, all of them or none."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import index
+from typing import Any
+
+from attrs import frozen
+
+from nanofn.config import Limits
+from nanofn.errors import RequestError
+from nanofn.llm.tracker import Submission
+from nanofn.request import Hint, Request, RequestId, TokenId
+from nanofn.sampling.params import SamplingParams, unbuilt_fields
+
+PromptLike = str | Sequence[int] | Mapping[str, Any]
+"""One prompt: text, token ids, or {"prompt": text} or {"prompt_token_ids": ids}."""
+
+
+@frozen
+class Facts:
+    """What a caller tells the policy about one prompt.
+
+    Attributes:
+        priority: Larger or smaller is better as the policy reads it.
+        client: Whom to account the service to.
+        deadline: Wanted completion, in seconds from arrival.
+        hint: A predictor's word, such as an expected output length.
+    """
+
+    priority: int = 0
+    client: str = ""
+    deadline: float | None = None
+    hint: Hint | None = None
+
+
+@frozen
+class Intake:
+    """What validation needs to know of the engine.
+
+    Attributes:
+        encode: Text to token ids, special tokens that the tokenizer adds by itself included.
+        limits: The bounds.
+        vocab_size: Rows of the embedding.
+        eos_token_ids: What ends a sequence unless `ignore_eos`.
+        draw_seed: A fresh 64-bit seed.
+    """
+
+    encode: Callable[[str], Sequence[int]]
+    limits: Limits
+    vocab_size: int
+    eos_token_ids: tuple[TokenId, ...]
+    draw_seed: Callable[[], int]
+
+
+class _BadPromptError(Exception):
+    """Carries a prompt's problem to the list of all of them."""
+
+
+def split_prompts(prompts: Any) -> list[Any]:
+    """Part a call's argument into prompts: one text, one list of ids and one dict are one prompt each."""
+    if hasattr(prompts, "tolist"):
+        prompts = prompts.tolist()
+    if isinstance(prompts, (str, Mapping)):
+        return [prompts]
+    if not isinstance(prompts, Iterable):
+        return [prompts]
+    items = list(prompts)
+    return [items] if items and all(_is_integer(item) for item in items) else items
+
+
+def per_prompt(value: Any, count: int, name: str) -> list[Any]:
+    """Spread one value over all prompts; a list gives one each.
+
+    Raises:
+        RequestError: The list has another length than the call has prompts.
+    """
+    if not isinstance(value, list):
+        return [value] * count
+    if len(value) != count:
+        short = min(len(value), count)
+        raise RequestError(((short, f"{count} prompts came with {len(value)} {name}; give one for all or one each"),))
+    return value
+
+
+def read_call(
+    intake: Intake,
+    prompts: list[Any],
+    params: list[SamplingParams],
+    facts: list[Facts],
+    *,
+    first_request_id: int,
+    now_us: int,
+    streams: bool,
+) -> list[Submission]:
+    """Validate a call whole.
+
+    Args:
+        intake: What the engine allows.
+        prompts: From `split_prompts`.
+        params: One per prompt.
+        facts: One per prompt.
+        first_request_id: Number of the first request; the others follow.
+        now_us: Arrival of them all.
+        streams: Whether text is wanted as it comes.
+
+    Returns:
+        One submission per prompt, in order.
+
+    Raises:
+        RequestError: With every bad index and what is wrong there.
+    """
+    problems: list[tuple[int, str]] = []
+    submissions: list[Submission] = []
+    for place, (prompt, each, fact) in enumerate(zip(prompts, params, facts, strict=True)):
+        try:
+            text, token_ids = _token_ids(intake, prompt)
+            _check_length(intake, token_ids)
+            _check_params(intake, each)
+            request = _request(intake, RequestId(first_request_id + place), token_ids, each, fact, now_us)
+            seed = intake.draw_seed() if each.seed is None else each.seed
+            submissions.append(Submission(request, text, each, seed, streams))
+        except _BadPromptError as problem:
+            problems.append((place, str(problem)))
+    if problems:
+        raise RequestError(tuple(problems))
+    return submissions
+
+
+def _token_ids(intake: Intake, prompt: Any) -> tuple[str | None, tuple[TokenId, ...]]:
+    if isinstance(prompt, Mapping):
+        keys = [key for key in ("prompt_token_ids", "prompt") if key in prompt]
+        if not keys:
+            raise _BadPromptError(f"a dict with {sorted(prompt)}; it needs the key prompt_token_ids or prompt")
+        prompt = prompt[keys[0]]
+    if isinstance(prompt, str):
+        return prompt, tuple(map(TokenId, intake.encode(prompt)))
+    if hasattr(prompt, "tolist"):
+        prompt = prompt.tolist()
+    if not isinstance(prompt, Sequence) or not all(_is_integer(item) for item in prompt):
+        raise _BadPromptError(
+            f"{_short(prompt)} is no prompt; give text, a list of token ids, or prompt_token_ids in a dict"
+        )
+    token_ids = tuple([TokenId(index(item)) for item in prompt])
+    wrong = [token_id for token_id in token_ids if not 0 <= token_id < intake.vocab_size]
+    if wrong:
+        raise _BadPromptError(
+            f"token id {wrong[0]} is outside the vocabulary; ids go from 0 to {intake.vocab_size - 1}"
+        )
+    return None, token_ids
+
+
+def _check_length(intake: Intake, token_ids: tuple[TokenId, ...]) -> None:
+    max_model_len = intake.limits.max_model_len
+    if not token_ids:
+        raise _BadPromptError("it is empty; give at least one token")
+    if len(token_ids) >= max_model_len:
+        raise _BadPromptError(
+            f"it has {len(token_ids)} tokens, and max_model_len {max_model_len} leaves room for {max_model_len - 1}; "
+            "shorten it or raise max_model_len"
+        )
+
+
+def _check_params(intake: Intake, params: Any) -> None:
+    if not isinstance(params, SamplingParams):
+        raise _BadPromptError(f"its parameters are {_short(params)}; give SamplingParams(...)")
+    unbuilt = unbuilt_fields(params)
+    if unbuilt:
+        raise _BadPromptError(f"SamplingParams field {unbuilt[0]} is not built yet; leave it at its default")
+    for token_id in params.stop_token_ids or ():
+        if not 0 <= token_id < intake.vocab_size:
+            raise _BadPromptError(f"stop_token_ids has {token_id}; ids go from 0 to {intake.vocab_size - 1}")
+
+
+def _request(
+    intake: Intake,
+    request_id: RequestId,
+    token_ids: tuple[TokenId, ...],
+    params: SamplingParams,
+    facts: Facts,
+    now_us: int,
+) -> Request:
+    stops = {*(params.stop_token_ids or ()), *(() if params.ignore_eos else intake.eos_token_ids)}
+    deadline_us = None if facts.deadline is None else now_us + round(facts.deadline * 1e6)
+    return Request(
+        request_id=request_id,
+        prompt_token_ids=token_ids,
+        # None means: up to max_model_len.
+        max_tokens=params.max_tokens or intake.limits.max_model_len,
+        min_tokens=params.min_tokens,
+        n=params.n,
+        stop_token_ids=tuple(sorted(map(TokenId, stops))),
+        arrival_us=now_us,
+        priority=facts.priority,
+        client=facts.client,
+        deadline_us=deadline_us,
+    )
+
+
+def _is_integer(item: Any) -> bool:
+    return hasattr(item, "__index__") and not isinstance(item, bool)
+
+
+def _short(value: Any) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 60 else shown[:57] + "..."
