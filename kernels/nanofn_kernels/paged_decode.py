@@ -9,7 +9,7 @@ from torch import Tensor
 from nanofn_kernels._dispatch import FLOATS, INTERPRETED, check_tensor, define_op, jit, next_power_of_2, tl
 from nanofn_kernels.errors import DtypeError, ShapeError
 from nanofn_kernels.reference.paged_decode import paged_decode as _reference
-from nanofn_kernels.work_list import ITEM_FIELDS, NO_SPLIT, SPLIT_UNIT, max_items
+from nanofn_kernels.work_list import ITEM_FIELDS, NO_SPLIT, SPLIT_UNIT, check_work, max_items
 
 __all__ = ["Launch", "choose_launch", "decode_split_size", "paged_decode", "scratch_size"]
 
@@ -59,6 +59,7 @@ class Launch:
     num_stages: int
     programs_per_sm: int = 8
     prefetch: int = 0
+    evict: str = ""
 
 
 def choose_launch(num_seqs: int, num_kv_heads: int, head_dim: int, block_size: int, element_bytes: int) -> Launch:
@@ -85,18 +86,15 @@ def _prefetch_rows(ptrs, mask):
 
 @jit
 def _prefetch_item(
-    k_ptr, v_ptr, table_ptr, items_ptr, work, table_stride_row,
+    k_ptr, v_ptr, ids_ptr, start, stop, head,
     K_STRIDE_BLOCK: tl.constexpr, K_STRIDE_SLOT: tl.constexpr, K_STRIDE_HEAD: tl.constexpr,
     V_STRIDE_BLOCK: tl.constexpr, V_STRIDE_SLOT: tl.constexpr, V_STRIDE_HEAD: tl.constexpr,
-    NUM_KV_HEADS: tl.constexpr, LINES: tl.constexpr, LINE: tl.constexpr, BLOCK_SIZE: tl.constexpr, TOKENS: tl.constexpr,
+    LINES: tl.constexpr, LINE: tl.constexpr, BLOCK_SIZE: tl.constexpr, TOKENS: tl.constexpr,
 ):  # fmt: skip
     """Ask for the first TOKENS tokens of an item's K and V in L2, which is coherent: no value is read."""
-    item = items_ptr + (work // NUM_KV_HEADS) * 8
-    head = work % NUM_KV_HEADS
-    row, start, stop = tl.load(item + 1), tl.load(item + 2), tl.load(item + 3)
     position = start + tl.arange(0, TOKENS)
     here = position < stop
-    block = tl.load(table_ptr + row.to(tl.int64) * table_stride_row + position // BLOCK_SIZE, mask=here, other=0).to(tl.int64)
+    block = tl.load(ids_ptr + (position // BLOCK_SIZE - start // BLOCK_SIZE), mask=here, other=0).to(tl.int64)
     slot = position % BLOCK_SIZE
     line = tl.arange(0, LINES)[None, :] * LINE
     k_row = block * K_STRIDE_BLOCK + slot * K_STRIDE_SLOT + head * K_STRIDE_HEAD
@@ -108,18 +106,16 @@ def _prefetch_item(
 
 @jit
 def _decode_item(
-    out_ptr, query_ptr, k_ptr, v_ptr, table_ptr, items_ptr, scratch_ptr, sums_ptr, arrived_ptr, work, logit_scale, v_scale,
-    out_stride_seq, out_stride_head, query_stride_seq, query_stride_head, table_stride_row,
+    out_ptr, query_ptr, k_ptr, v_ptr, ids_ptr, scratch_ptr, sums_ptr, arrived_ptr,
+    entry, start, stop, slot, first_slot, num_splits, head, logit_scale, v_scale,
+    out_stride_seq, out_stride_head, query_stride_seq, query_stride_head,
     K_STRIDE_BLOCK: tl.constexpr, K_STRIDE_SLOT: tl.constexpr, K_STRIDE_HEAD: tl.constexpr,
     V_STRIDE_BLOCK: tl.constexpr, V_STRIDE_SLOT: tl.constexpr, V_STRIDE_HEAD: tl.constexpr,
     NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, GROUP_ROWS: tl.constexpr, HEAD_DIM: tl.constexpr, HEAD_COLS: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, SPLIT: tl.constexpr, REDUCE_GROUP: tl.constexpr, REDUCE_SPLITS: tl.constexpr,
-    UPCAST: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, SPLIT: tl.constexpr, MERGE_GROUP: tl.constexpr, MERGE_SPLITS: tl.constexpr,
+    UPCAST: tl.constexpr, EVICT: tl.constexpr,
 ):  # fmt: skip
     """One item and K/V head: softmax(q k^T) v over [start, stop), and the merge if it is an entry's last to finish."""
-    item = items_ptr + (work // NUM_KV_HEADS) * 8
-    head = work % NUM_KV_HEADS
-    entry, row, start, stop = tl.load(item), tl.load(item + 1), tl.load(item + 2), tl.load(item + 3)
     member = tl.arange(0, GROUP_ROWS)
     dim = tl.arange(0, HEAD_COLS)
     in_group = member[:, None] < GROUP
@@ -128,7 +124,7 @@ def _decode_item(
 
     query_row = query_ptr + entry.to(tl.int64) * query_stride_seq + (head * GROUP + member[:, None]) * query_stride_head
     q = tl.load(query_row + dim[None, :], mask=in_group & in_head & (start < stop), other=0.0).to(compute)
-    table_row = table_ptr + row.to(tl.int64) * table_stride_row
+    first_block = start // BLOCK_SIZE
     k_head = k_ptr + head * K_STRIDE_HEAD + dim[None, :]
     v_head = v_ptr + head * V_STRIDE_HEAD + dim[None, :]
     token = tl.arange(0, TILE)
@@ -140,19 +136,19 @@ def _decode_item(
     for first in range(start, stop, TILE):
         here = first + token < stop
         if BLOCK_SIZE % TILE == 0:
-            block = tl.load(table_row + first // BLOCK_SIZE).to(tl.int64)
+            block = tl.load(ids_ptr + (first // BLOCK_SIZE - first_block)).to(tl.int64)
             inside = first % BLOCK_SIZE
             k_rows = block * K_STRIDE_BLOCK + inside * K_STRIDE_SLOT + token[:, None] * K_STRIDE_SLOT
             v_rows = block * V_STRIDE_BLOCK + inside * V_STRIDE_SLOT + token[:, None] * V_STRIDE_SLOT
         else:
             position = first + token
-            blocks = tl.load(table_row + position // BLOCK_SIZE, mask=here, other=0).to(tl.int64)
+            blocks = tl.load(ids_ptr + (position // BLOCK_SIZE - first_block), mask=here, other=0).to(tl.int64)
             slots = position % BLOCK_SIZE
             k_rows = (blocks * K_STRIDE_BLOCK + slots * K_STRIDE_SLOT)[:, None]
             v_rows = (blocks * V_STRIDE_BLOCK + slots * V_STRIDE_SLOT)[:, None]
         # Slots past `stop` may hold anything, NaN too: both loads are masked.
-        k = tl.load(k_head + k_rows, mask=here[:, None] & in_head, other=0.0).to(compute)
-        v = tl.load(v_head + v_rows, mask=here[:, None] & in_head, other=0.0).to(compute)
+        k = tl.load(k_head + k_rows, mask=here[:, None] & in_head, other=0.0, eviction_policy=EVICT).to(compute)
+        v = tl.load(v_head + v_rows, mask=here[:, None] & in_head, other=0.0, eviction_policy=EVICT).to(compute)
         logits = tl.dot(q, tl.trans(k), input_precision="ieee", out_dtype=tl.float32) * logit_scale
         logits = tl.where(here[None, :], logits, -1e30)
         new_maximum = tl.maximum(maximum, tl.max(logits, 1))
@@ -162,15 +158,10 @@ def _decode_item(
         acc = tl.dot(weights.to(compute), v, acc=acc * shrink[:, None], input_precision="ieee", out_dtype=tl.float32)
         maximum = new_maximum
 
-    num_splits = tl.load(item + 6) if SPLIT else 1
     out_type: tl.constexpr = out_ptr.dtype.element_ty
-    if num_splits == 1:
-        result = acc * (v_scale / tl.where(total > 0.0, total, 1.0))[:, None]
-        out_row = out_ptr + entry.to(tl.int64) * out_stride_seq + (head * GROUP + member[:, None]) * out_stride_head
-        tl.store(out_row + dim[None, :], result.to(out_type), mask=in_group & in_head)
-    else:
-        slot = tl.load(item + 4).to(tl.int64)
-        partial = (slot * NUM_KV_HEADS + head) * GROUP + member
+    out_row = out_ptr + entry.to(tl.int64) * out_stride_seq + (head * GROUP + member[:, None]) * out_stride_head
+    if SPLIT and num_splits > 1:
+        partial = (slot.to(tl.int64) * NUM_KV_HEADS + head) * GROUP + member
         tl.store(scratch_ptr + partial[:, None] * HEAD_DIM + dim[None, :], acc, mask=in_group & in_head)
         tl.store(sums_ptr + partial * 2, maximum, mask=member < GROUP)
         tl.store(sums_ptr + partial * 2 + 1, total, mask=member < GROUP)
@@ -179,29 +170,31 @@ def _decode_item(
         counter = arrived_ptr + entry * NUM_KV_HEADS + head
         if tl.atomic_add(counter, 1, sem="acq_rel", scope="gpu") == num_splits - 1:
             tl.store(counter, 0)
-            first_slot = tl.load(item + 5).to(tl.int64)
             _merge_splits(
                 out_ptr + entry.to(tl.int64) * out_stride_seq + head * GROUP * out_stride_head, scratch_ptr, sums_ptr,
-                first_slot, num_splits, head, v_scale, out_stride_head,
-                NUM_KV_HEADS, GROUP, HEAD_DIM, HEAD_COLS, REDUCE_GROUP, REDUCE_SPLITS,
+                first_slot.to(tl.int64), num_splits, head, v_scale, out_stride_head,
+                NUM_KV_HEADS, GROUP, HEAD_DIM, HEAD_COLS, MERGE_GROUP, MERGE_SPLITS,
             )  # fmt: skip
+    else:
+        result = acc * (v_scale / tl.where(total > 0.0, total, 1.0))[:, None]
+        tl.store(out_row + dim[None, :], result.to(out_type), mask=in_group & in_head)
 
 
 @jit
 def _merge_splits(
     out_ptr, scratch_ptr, sums_ptr, first_slot, num_splits, head, v_scale, out_stride_head,
     NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, HEAD_COLS: tl.constexpr,
-    REDUCE_GROUP: tl.constexpr, REDUCE_SPLITS: tl.constexpr,
+    MERGE_GROUP: tl.constexpr, MERGE_SPLITS: tl.constexpr,
 ):  # fmt: skip
     """out = sum_s 2^(m_s - m) acc_s / sum_s 2^(m_s - m) l_s, always in split order, whoever comes last."""
-    member = tl.arange(0, REDUCE_GROUP)
+    member = tl.arange(0, MERGE_GROUP)
     dim = tl.arange(0, HEAD_COLS)
     in_group = member < GROUP
-    maximum = tl.full([REDUCE_GROUP], -1e30, tl.float32)
-    total = tl.zeros([REDUCE_GROUP], tl.float32)
-    acc = tl.zeros([REDUCE_GROUP, HEAD_COLS], tl.float32)
-    for first in range(0, num_splits, REDUCE_SPLITS):
-        split = first + tl.arange(0, REDUCE_SPLITS)
+    maximum = tl.full([MERGE_GROUP], -1e30, tl.float32)
+    total = tl.zeros([MERGE_GROUP], tl.float32)
+    acc = tl.zeros([MERGE_GROUP, HEAD_COLS], tl.float32)
+    for first in range(0, num_splits, MERGE_SPLITS):
+        split = first + tl.arange(0, MERGE_SPLITS)
         partial = ((first_slot + split[:, None]) * NUM_KV_HEADS + head) * GROUP + member[None, :]
         real = (split[:, None] < num_splits) & in_group[None, :]
         # .cg: written by other multiprocessors, so not from this one's L1.
@@ -229,49 +222,65 @@ def _merge_splits(
 
 @jit
 def _paged_decode_kernel(
-    out_ptr, query_ptr, k_ptr, v_ptr, table_ptr, items_ptr, count_ptr, scratch_ptr, sums_ptr, arrived_ptr, logit_scale, v_scale,
-    out_stride_seq, out_stride_head, query_stride_seq, query_stride_head, table_stride_row,
+    out_ptr, query_ptr, k_ptr, v_ptr, items_ptr, blocks_ptr, count_ptr, scratch_ptr, sums_ptr, arrived_ptr, logit_scale, v_scale,
+    out_stride_seq, out_stride_head, query_stride_seq, query_stride_head, blocks_stride,
     K_STRIDE_BLOCK: tl.constexpr, K_STRIDE_SLOT: tl.constexpr, K_STRIDE_HEAD: tl.constexpr,
     V_STRIDE_BLOCK: tl.constexpr, V_STRIDE_SLOT: tl.constexpr, V_STRIDE_HEAD: tl.constexpr,
     NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, GROUP_ROWS: tl.constexpr, HEAD_DIM: tl.constexpr, HEAD_COLS: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, SPLIT: tl.constexpr, REDUCE_GROUP: tl.constexpr, REDUCE_SPLITS: tl.constexpr,
-    UPCAST: tl.constexpr, PDL: tl.constexpr, PREFETCH: tl.constexpr, LINE: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, SPLIT: tl.constexpr, MERGE_GROUP: tl.constexpr, MERGE_SPLITS: tl.constexpr,
+    UPCAST: tl.constexpr, EVICT: tl.constexpr, PDL: tl.constexpr, PREFETCH: tl.constexpr, LINE: tl.constexpr,
 ):  # fmt: skip
     """out[e, h] = softmax(scale * q[e, h] K^T) V over the tokens of entry e, whose K/V head is h // GROUP.
 
-    Work w is item w // NUM_KV_HEADS and K/V head w % NUM_KV_HEADS; whole sequences: program w does it; splits: programs stride.
+    Work w is item w // NUM_KV_HEADS and K/V head w % NUM_KV_HEADS. Whole sequences: program w does it. Splits: programs stride.
     Traffic: 2 * num_kv_heads * head_dim * element_bytes * sum(seq_lens), and the queries, outputs and partials.
     """
     program = tl.program_id(0)
+    # The first item, its block ids and the count are independent loads: one wait, not three.
+    item = items_ptr + (program // NUM_KV_HEADS) * 8
+    if SPLIT:
+        # Volatile, or the compiler moves the item's loads behind the test of the count.
+        entry, start, stop = tl.load(item, volatile=True), tl.load(item + 1, volatile=True), tl.load(item + 2, volatile=True)
+        slot, first_slot = tl.load(item + 3, volatile=True), tl.load(item + 4, volatile=True)
+        num_splits = tl.load(item + 5, volatile=True)
+        works = tl.load(count_ptr, volatile=True) * NUM_KV_HEADS
+    else:
+        entry, start, stop = tl.load(item), tl.load(item + 1), tl.load(item + 2)
+        slot, first_slot, num_splits = entry, entry, 1
+        works = tl.num_programs(0)
     if PDL:
-        # Items, rows and the table were complete before the kernel in front began; new K/V and queries come after the wait.
+        # Work list, rows and table were complete before the kernel in front began; K, V and queries come after the wait.
         if PREFETCH > 0:
-            if SPLIT:
-                real = program < tl.load(count_ptr) * NUM_KV_HEADS
-            else:
-                real = True
-            if real:
+            if program < works:
                 _prefetch_item(
-                    k_ptr, v_ptr, table_ptr, items_ptr, program,
-                    table_stride_row, K_STRIDE_BLOCK, K_STRIDE_SLOT, K_STRIDE_HEAD, V_STRIDE_BLOCK, V_STRIDE_SLOT, V_STRIDE_HEAD,
-                    NUM_KV_HEADS, HEAD_COLS // LINE, LINE, BLOCK_SIZE, PREFETCH,
+                    k_ptr, v_ptr, blocks_ptr + (program // NUM_KV_HEADS) * blocks_stride, start, stop, program % NUM_KV_HEADS,
+                    K_STRIDE_BLOCK, K_STRIDE_SLOT, K_STRIDE_HEAD, V_STRIDE_BLOCK, V_STRIDE_SLOT, V_STRIDE_HEAD,
+                    HEAD_COLS // LINE, LINE, BLOCK_SIZE, PREFETCH,
                 )  # fmt: skip
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
     if SPLIT:
-        for work in range(program, tl.load(count_ptr) * NUM_KV_HEADS, tl.num_programs(0)):
+        for work in range(program, works, tl.num_programs(0)):
             _decode_item(
-                out_ptr, query_ptr, k_ptr, v_ptr, table_ptr, items_ptr, scratch_ptr, sums_ptr, arrived_ptr, work, logit_scale, v_scale,
-                out_stride_seq, out_stride_head, query_stride_seq, query_stride_head, table_stride_row,
+                out_ptr, query_ptr, k_ptr, v_ptr, blocks_ptr + (work // NUM_KV_HEADS) * blocks_stride,
+                scratch_ptr, sums_ptr, arrived_ptr,
+                entry, start, stop, slot, first_slot, num_splits, work % NUM_KV_HEADS, logit_scale, v_scale,
+                out_stride_seq, out_stride_head, query_stride_seq, query_stride_head,
                 K_STRIDE_BLOCK, K_STRIDE_SLOT, K_STRIDE_HEAD, V_STRIDE_BLOCK, V_STRIDE_SLOT, V_STRIDE_HEAD,
-                NUM_KV_HEADS, GROUP, GROUP_ROWS, HEAD_DIM, HEAD_COLS, BLOCK_SIZE, TILE, SPLIT, REDUCE_GROUP, REDUCE_SPLITS, UPCAST,
+                NUM_KV_HEADS, GROUP, GROUP_ROWS, HEAD_DIM, HEAD_COLS, BLOCK_SIZE, TILE, SPLIT, MERGE_GROUP, MERGE_SPLITS, UPCAST, EVICT,
             )  # fmt: skip
+            item = items_ptr + ((work + tl.num_programs(0)) // NUM_KV_HEADS) * 8
+            more = work + tl.num_programs(0) < works
+            entry, start, stop = tl.load(item, mask=more), tl.load(item + 1, mask=more), tl.load(item + 2, mask=more)
+            slot, first_slot, num_splits = tl.load(item + 3, mask=more), tl.load(item + 4, mask=more), tl.load(item + 5, mask=more)
     else:
         _decode_item(
-            out_ptr, query_ptr, k_ptr, v_ptr, table_ptr, items_ptr, scratch_ptr, sums_ptr, arrived_ptr, program, logit_scale, v_scale,
-            out_stride_seq, out_stride_head, query_stride_seq, query_stride_head, table_stride_row,
+            out_ptr, query_ptr, k_ptr, v_ptr, blocks_ptr + (program // NUM_KV_HEADS) * blocks_stride,
+            scratch_ptr, sums_ptr, arrived_ptr,
+            entry, start, stop, slot, first_slot, num_splits, program % NUM_KV_HEADS, logit_scale, v_scale,
+            out_stride_seq, out_stride_head, query_stride_seq, query_stride_head,
             K_STRIDE_BLOCK, K_STRIDE_SLOT, K_STRIDE_HEAD, V_STRIDE_BLOCK, V_STRIDE_SLOT, V_STRIDE_HEAD,
-            NUM_KV_HEADS, GROUP, GROUP_ROWS, HEAD_DIM, HEAD_COLS, BLOCK_SIZE, TILE, SPLIT, REDUCE_GROUP, REDUCE_SPLITS, UPCAST,
+            NUM_KV_HEADS, GROUP, GROUP_ROWS, HEAD_DIM, HEAD_COLS, BLOCK_SIZE, TILE, SPLIT, MERGE_GROUP, MERGE_SPLITS, UPCAST, EVICT,
         )  # fmt: skip
 
 
@@ -283,6 +292,7 @@ def _check(
     rows: Tensor,
     seq_lens: Tensor,
     items: Tensor,
+    blocks: Tensor,
     count: Tensor,
     scratch: Tensor,
     arrived: Tensor,
@@ -302,6 +312,7 @@ def _check(
     check_tensor("rows", rows, (entries,), torch.int32, device)
     check_tensor("seq_lens", seq_lens, (entries,), torch.int32, device)
     check_tensor("items", items, (None, len(ITEM_FIELDS)), torch.int32, device)
+    check_tensor("blocks", blocks, (None, None), torch.int32, device)
     check_tensor("count", count, (1,), torch.int32, device)
     check_tensor("scratch", scratch, (None,), torch.float32, device)
     check_tensor("arrived", arrived, (None,), torch.int32, device)
@@ -311,12 +322,10 @@ def _check(
         raise ShapeError("query", f"num_heads a multiple of {num_kv_heads}, at most {MAX_GROUP} times", num_heads)
     if split_size < 0 or split_size % SPLIT_UNIT:
         raise ShapeError("split_size", f"a multiple of {SPLIT_UNIT}, or 0 for the table", split_size)
-    if not items.is_contiguous():
-        raise ShapeError("items", "contiguous", items.stride())
     size = split_size or decode_split_size(entries, num_kv_heads)
-    needed = max_items(entries, block_table.shape[1] * k_cache.shape[1], size)
-    if items.shape[0] < needed:
-        raise ShapeError("items", f"at least {needed} items, for full rows of the block table", items.shape[0])
+    max_seq_len = block_table.shape[1] * k_cache.shape[1]
+    check_work(entries, max_seq_len, size, k_cache.shape[1], items, blocks)
+    needed = max_items(entries, max_seq_len, size)
     if needed > entries:
         if scratch.shape[0] < scratch_size(needed, num_heads, head_dim):
             raise ShapeError("scratch", f"at least {scratch_size(needed, num_heads, head_dim)} numbers", scratch.shape[0])
@@ -337,6 +346,7 @@ def paged_decode(
     rows: Tensor,
     seq_lens: Tensor,
     items: Tensor,
+    blocks: Tensor,
     count: Tensor,
     scratch: Tensor,
     arrived: Tensor,
@@ -348,7 +358,8 @@ def paged_decode(
 ) -> Tensor:
     """Attend one new query per entry to its sequence's stored keys."""
     return launch_paged_decode(
-        query, k_cache, v_cache, block_table, items, count, scratch, arrived, scale, split_size, k_scale, v_scale, launch_pdl
+        query, k_cache, v_cache, block_table.shape[1], items, blocks, count, scratch, arrived, scale, split_size, k_scale, v_scale,
+        launch_pdl,
     )
 
 
@@ -356,8 +367,9 @@ def launch_paged_decode(
     query: Tensor,
     k_cache: Tensor,
     v_cache: Tensor,
-    block_table: Tensor,
+    max_blocks: int,
     items: Tensor,
+    blocks: Tensor,
     count: Tensor,
     scratch: Tensor,
     arrived: Tensor,
@@ -373,25 +385,25 @@ def launch_paged_decode(
     _, block_size, num_kv_heads, _ = k_cache.shape
     group = num_heads // num_kv_heads
     split_size = split_size or decode_split_size(entries, num_kv_heads)
-    capacity = max_items(entries, block_table.shape[1] * block_size, split_size)
+    capacity = max_items(entries, max_blocks * block_size, split_size)
     split = capacity > entries
     launch = launch or choose_launch(entries, num_kv_heads, head_dim, block_size, k_cache.element_size())
     out = torch.empty_like(query, memory_format=torch.contiguous_format)
     head_cols = next_power_of_2(head_dim)
-    reduce_group = next_power_of_2(group)
+    merge_group = next_power_of_2(group)
     programs = capacity * num_kv_heads
     if split:
         programs = min(programs, launch.programs_per_sm * _num_multiprocessors(query.device))
     _paged_decode_kernel[(programs,)](
-        out, query, k_cache, v_cache, block_table, items, count, scratch,
+        out, query, k_cache, v_cache, items, blocks, count, scratch,
         scratch[capacity * num_heads * head_dim :], arrived, scale * k_scale * math.log2(math.e), v_scale,
-        out.stride(0), out.stride(1), query.stride(0), query.stride(1), block_table.stride(0),
+        out.stride(0), out.stride(1), query.stride(0), query.stride(1), blocks.stride(0),
         K_STRIDE_BLOCK=k_cache.stride(0), K_STRIDE_SLOT=k_cache.stride(1), K_STRIDE_HEAD=k_cache.stride(2),
         V_STRIDE_BLOCK=v_cache.stride(0), V_STRIDE_SLOT=v_cache.stride(1), V_STRIDE_HEAD=v_cache.stride(2),
-        NUM_KV_HEADS=num_kv_heads, GROUP=group, GROUP_ROWS=max(16, reduce_group), HEAD_DIM=head_dim, HEAD_COLS=head_cols,
+        NUM_KV_HEADS=num_kv_heads, GROUP=group, GROUP_ROWS=max(16, merge_group), HEAD_DIM=head_dim, HEAD_COLS=head_cols,
         BLOCK_SIZE=block_size, TILE=launch.tile, SPLIT=split,
-        REDUCE_GROUP=reduce_group, REDUCE_SPLITS=max(1, 2048 // (reduce_group * head_cols)),
-        UPCAST=INTERPRETED, PDL=launch_pdl, PREFETCH=launch.prefetch, LINE=min(head_cols, 128 // k_cache.element_size()),
+        MERGE_GROUP=merge_group, MERGE_SPLITS=max(1, 4096 // (merge_group * head_cols)),
+        UPCAST=INTERPRETED, EVICT=launch.evict, PDL=launch_pdl, PREFETCH=launch.prefetch, LINE=min(head_cols, 128 // k_cache.element_size()),
         num_warps=launch.num_warps, num_stages=launch.num_stages, launch_pdl=launch_pdl,
     )  # fmt: skip
     return out

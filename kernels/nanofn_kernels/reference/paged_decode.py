@@ -32,6 +32,7 @@ def paged_decode(
     rows: Tensor,
     seq_lens: Tensor,
     items: Tensor,
+    blocks: Tensor,
     count: Tensor,
     scratch: Tensor,
     arrived: Tensor,

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from nanofn_kernels._dispatch import cdiv
 
-ITEM_FIELDS = ("entry", "row", "start", "stop", "slot", "first_slot", "num_splits", "unused")
+ITEM_FIELDS = ("entry", "start", "stop", "slot", "first_slot", "num_splits", "unused", "unused")
 """What the eight numbers of an item are."""
 
 SPLIT_UNIT = 64
@@ -28,18 +28,29 @@ def num_splits(seq_len: int, split_size: int) -> int:
     return max(1, cdiv(seq_len, split_length(seq_len, split_size)))
 
 
-def work_list(rows: Tensor, seq_lens: Tensor, split_size: int, items: Tensor, count: Tensor) -> None:
+def work_list(
+    block_table: Tensor,
+    rows: Tensor,
+    seq_lens: Tensor,
+    split_size: int,
+    block_size: int,
+    items: Tensor,
+    blocks: Tensor,
+    count: Tensor,
+) -> None:
     """Cut every entry's tokens into splits: see `nanofn_kernels.work_list`."""
-    lengths = seq_lens.tolist()
-    pieces = [num_splits(length, split_size) for length in lengths]
-    first = [0, *torch.tensor(pieces, dtype=torch.int64).cumsum(0).tolist()]
     found = []
-    for entry, (row, length, number) in enumerate(zip(rows.tolist(), lengths, pieces, strict=True)):
-        size = split_length(length, split_size)
+    first_slot = 0
+    for entry, (row, length) in enumerate(zip(rows.tolist(), seq_lens.tolist(), strict=True)):
+        size, number = split_length(length, split_size), num_splits(length, split_size)
         for split in range(number):
-            stop = min(length, (split + 1) * size)
-            found.append((entry, row, split * size, stop, first[entry] + split, first[entry], number, 0, stop - split * size == size))
+            start, stop = split * size, min(length, (split + 1) * size)
+            found.append((row, (entry, start, stop, first_slot + split, first_slot, number, 0, 0), stop - start == size))
+        first_slot += number
     # Whole splits in entry order, then what is left over, longest first.
-    found.sort(key=lambda item: (not item[8], 0 if item[8] else item[2] - item[3]))
+    found.sort(key=lambda item: (not item[2], 0 if item[2] else item[1][1] - item[1][2]))
     count.fill_(len(found))
-    items[: len(found)] = torch.tensor([item[:8] for item in found], dtype=torch.int32).reshape(-1, 8)[: items.shape[0]]
+    for place, (row, item, _) in enumerate(found[: items.shape[0]]):
+        items[place] = torch.tensor(item, dtype=torch.int32)
+        ids = block_table[row, item[1] // block_size : cdiv(item[2], block_size)]
+        blocks[place, : ids.shape[0]] = ids
