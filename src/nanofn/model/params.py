@@ -1,0 +1,106 @@
+"""Weights as a frozen tree of tensors, with Q, K, V and gate, up joined into one matrix each."""
+
+import torch
+from attrs import frozen
+from torch import Tensor
+
+from nanofn.errors import ConfigError
+from nanofn.model.config import ModelConfig
+
+
+@frozen(eq=False)
+class LayerParams:
+    """One decoder layer. On a tensor-parallel rank, head and intermediate axes hold that rank's share.
+
+    Attributes:
+        input_norm: [hidden_size]. Before attention.
+        qkv_weight: [(num_heads + 2 * num_kv_heads) * head_dim, hidden_size]. Rows of Q, then K, then V.
+        qkv_bias: [(num_heads + 2 * num_kv_heads) * head_dim], or None.
+        q_norm: [head_dim], or None.
+        k_norm: [head_dim], or None exactly where `q_norm` is.
+        output_weight: [hidden_size, num_heads * head_dim].
+        output_bias: [hidden_size], or None. Whole on every rank, added once.
+        mlp_norm: [hidden_size]. Before the gated unit.
+        gate_up_weight: [2 * intermediate_size, hidden_size]. Rows of the gate, then of the other factor.
+        down_weight: [hidden_size, intermediate_size].
+    """
+
+    input_norm: Tensor
+    qkv_weight: Tensor
+    qkv_bias: Tensor | None
+    q_norm: Tensor | None
+    k_norm: Tensor | None
+    output_weight: Tensor
+    output_bias: Tensor | None
+    mlp_norm: Tensor
+    gate_up_weight: Tensor
+    down_weight: Tensor
+
+
+@frozen(eq=False)
+class ModelParams:
+    """A decoder.
+
+    Attributes:
+        config: Sizes of the whole model, whatever the rank's share.
+        embedding: [vocab_size, hidden_size].
+        layers: num_layers of them.
+        final_norm: [hidden_size].
+        head: [vocab_size, hidden_size]. The same tensor as `embedding` where they are tied.
+        inverse_frequencies: [head_dim / 2] fp32 whatever the weights' dtype. See `rope_frequencies`.
+    """
+
+    config: ModelConfig
+    embedding: Tensor
+    layers: tuple[LayerParams, ...]
+    final_norm: Tensor
+    head: Tensor
+    inverse_frequencies: Tensor
+
+
+@frozen
+class LocalHeads:
+    """How many heads one rank has.
+
+    Attributes:
+        num_heads: Query heads.
+        num_kv_heads: Key and value heads.
+    """
+
+    num_heads: int
+    num_kv_heads: int
+
+
+def local_heads(config: ModelConfig, num_ranks: int) -> LocalHeads:
+    """Divide the heads among tensor-parallel ranks.
+
+    Raises:
+        ConfigError: num_ranks does not divide the key/value heads, or the intermediate axis.
+    """
+    for name in ("num_kv_heads", "intermediate_size"):
+        if getattr(config, name) % num_ranks:
+            raise ConfigError(
+                f"tensor_parallel_size {num_ranks} does not divide the model's {name} {getattr(config, name)}; "
+                "choose a common divisor"
+            )
+    return LocalHeads(config.num_heads // num_ranks, config.num_kv_heads // num_ranks)
+
+
+def rope_frequencies(config: ModelConfig, device: torch.device | str = "cpu") -> Tensor:
+    """Compute the rotary frequencies, in radians per position.
+
+    Args:
+        config: Its head_dim and rope_theta count.
+        device: Where the result lies.
+
+    Returns:
+        [head_dim / 2] fp32, falling from 1.
+
+    Mutates:
+        Nothing.
+
+    Source:
+        Su et al. 2021, arXiv:2104.09864, section 3.2.2.
+    """
+    exponents = torch.arange(0, config.head_dim, 2, dtype=torch.int64).to(torch.float32) / config.head_dim
+    return (1.0 / config.rope_theta**exponents).to(device)
