@@ -87,7 +87,7 @@ def benchmarks(session: nox.Session) -> None:
     """Run the CPU benchmarks at smoke size; `-- full` takes the real sizes, other arguments go to pytest."""
     sizes = [argument for argument in session.posargs if argument in {"smoke", "full"}] or ["smoke"]
     rest = [argument for argument in session.posargs if argument not in {"smoke", "full"}]
-    options = ("-o", "python_files=bench_*.py", "-o", "python_functions=bench_*")
+    options = ("-s", "-o", "python_files=bench_*.py", "-o", "python_functions=bench_*", "-o", "pythonpath=benchmarks")
     run(session, "pytest", *options, *(rest or ["benchmarks"]), NANOFN_BENCHMARK_SIZE=sizes[-1])
 
 
