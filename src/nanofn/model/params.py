@@ -8,7 +8,7 @@ from nanofn.errors import ConfigError
 from nanofn.model.config import ModelConfig
 
 
-@frozen(eq=False)
+@frozen(eq=False, kw_only=True)
 class LayerParams:
     """One decoder layer. On a tensor-parallel rank, head and intermediate axes hold that rank's share.
 
@@ -27,17 +27,17 @@ class LayerParams:
 
     input_norm: Tensor
     qkv_weight: Tensor
-    qkv_bias: Tensor | None
-    q_norm: Tensor | None
-    k_norm: Tensor | None
+    qkv_bias: Tensor | None = None
+    q_norm: Tensor | None = None
+    k_norm: Tensor | None = None
     output_weight: Tensor
-    output_bias: Tensor | None
+    output_bias: Tensor | None = None
     mlp_norm: Tensor
     gate_up_weight: Tensor
     down_weight: Tensor
 
 
-@frozen(eq=False)
+@frozen(eq=False, kw_only=True)
 class ModelParams:
     """A decoder.
 

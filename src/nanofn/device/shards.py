@@ -1,0 +1,135 @@
+"""Which files of a folder hold which tensors, read from the files' headers alone."""
+
+import json
+from collections.abc import Mapping
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from attrs import frozen
+
+from nanofn.errors import CheckpointError
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+
+_AGAIN = "copy or download it again"
+_LFS = b"version https://git-lfs"
+_ITEM_BYTES = {"F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "BF16": 2, "F16": 2, "I16": 2, "U16": 2}
+
+
+@frozen
+class StoredTensor:
+    """A tensor in a file.
+
+    Attributes:
+        file: Where.
+        dtype: By safetensors' name, such as "BF16".
+        shape: As stored.
+    """
+
+    file: Path
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a file that holds one JSON object.
+
+    Raises:
+        CheckpointError: It is absent, or something else.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError(f"{path.parent} has no {path.name}; give a folder with a whole checkpoint") from None
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read as JSON ({error}); {_AGAIN}") from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path} holds a {type(value).__name__}; it must hold a JSON object")
+    return value
+
+
+def find_tensors(folder: Path) -> dict[str, StoredTensor]:
+    """List a checkpoint's tensors by name. An index decides which files count; others beside them do not.
+
+    Raises:
+        CheckpointError: There are no weights, a shard is missing or damaged, or the index and its shards disagree.
+    """
+    if (folder / INDEX).exists():
+        return _find_sharded(folder)
+    if (folder / SINGLE).exists():
+        return _read_header(folder / SINGLE)
+    found = sorted(path.name for path in folder.iterdir() if path.suffix in {".safetensors", ".bin", ".pth", ".gguf"})
+    others = f"; it has {', '.join(found[:8])}, which nanofn does not load" if found else ""
+    raise CheckpointError(f"{folder} has neither {SINGLE} nor {INDEX}{others}; give a checkpoint in safetensors format")
+
+
+def _find_sharded(folder: Path) -> dict[str, StoredTensor]:
+    weight_map = read_json(folder / INDEX).get("weight_map")
+    if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
+        raise CheckpointError(f"{folder / INDEX} has no weight_map from tensor to file; {_AGAIN}")
+    names = sorted(set(weight_map.values()))
+    if outside := [name for name in names if Path(name).name != name]:
+        raise CheckpointError(f"{folder / INDEX} names {outside[0]!r}, which is not a file of its own folder; {_AGAIN}")
+    if missing := [name for name in names if not (folder / name).exists()]:
+        raise CheckpointError(
+            f"{folder} lacks {len(missing)} of {len(names)} shards that {INDEX} names: {', '.join(missing)}; "
+            "download what is missing"
+        )
+    headers = {name: _read_header(folder / name) for name in names}
+    _check_index(weight_map, headers)
+    return {name: stored for header in headers.values() for name, stored in header.items()}
+
+
+def _check_index(weight_map: Mapping[str, str], headers: Mapping[str, Mapping[str, StoredTensor]]) -> None:
+    for name, file in weight_map.items():
+        if name not in headers[file]:
+            raise CheckpointError(f"{INDEX} says that {name} is in {file}, which lacks it; {_AGAIN}")
+    homes: dict[str, str] = {}
+    for file, header in headers.items():
+        for name in header:
+            if (other := homes.setdefault(name, file)) != file:
+                raise CheckpointError(f"{name} is in both {other} and {file}; one file must hold it")
+
+
+def _read_header(path: Path) -> dict[str, StoredTensor]:
+    """Parse a safetensors header and hold it against the file's size.
+
+    The format: eight bytes with the header's length, the header in JSON, then the tensors without gaps.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        start = file.read(8)
+        header_bytes = int.from_bytes(start, "little")
+        if (start + file.read(len(_LFS) - 8)).startswith(_LFS):
+            raise CheckpointError(f"{path} is a Git LFS pointer, not the weights; fetch them with `git lfs pull`")
+        if len(start) < 8 or 8 + header_bytes > size:
+            raise CheckpointError(
+                f"{path} is truncated: it has {size} bytes, its header alone would end at {8 + header_bytes}; {_AGAIN}"
+            )
+        file.seek(8)
+        raw = file.read(header_bytes)
+    try:
+        header = {name: entry for name, entry in json.loads(raw).items() if name != "__metadata__"}
+        ends = [entry["data_offsets"][1] for entry in header.values()]
+        stored = {name: StoredTensor(path, entry["dtype"], tuple(entry["shape"])) for name, entry in header.items()}
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        raise CheckpointError(f"{path} has a damaged header ({type(error).__name__}: {error}); {_AGAIN}") from error
+    described = 8 + header_bytes + max(ends, default=0)
+    if described != size:
+        state = "truncated" if size < described else "damaged"
+        raise CheckpointError(f"{path} is {state}: it has {size} bytes, its header describes {described}; {_AGAIN}")
+    for name, entry in header.items():
+        _check_bytes(path, name, entry)
+    return stored
+
+
+def _check_bytes(path: Path, name: str, entry: Mapping[str, Any]) -> None:
+    first, end = entry["data_offsets"]
+    item_bytes = _ITEM_BYTES.get(entry["dtype"])
+    if item_bytes is not None and end - first != item_bytes * prod(entry["shape"]):
+        raise CheckpointError(
+            f"{path} is damaged: {name} has {end - first} bytes, {entry['dtype']} {list(entry['shape'])} takes "
+            f"{item_bytes * prod(entry['shape'])}; {_AGAIN}"
+        )
