@@ -18,12 +18,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nanofn.api import close as close
-    from nanofn.api import generate as generate
+    from nanofn.api import close as close, generate as generate
     from nanofn.llm.llm import LLM as LLM
-    from nanofn.llm.output import CompletionOutput as CompletionOutput
-    from nanofn.llm.output import RequestOutput as RequestOutput
-    from nanofn.llm.output import TextDelta as TextDelta
+    from nanofn.llm.output import (
+        CompletionOutput as CompletionOutput,
+        RequestOutput as RequestOutput,
+        TextDelta as TextDelta,
+    )
     from nanofn.sampling.params import SamplingParams as SamplingParams
 
 __version__ = "0.1.0"

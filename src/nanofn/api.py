@@ -16,7 +16,7 @@ _CALL_NAMES = ("use_tqdm", "priority", "client", "deadline", "hint")
 
 def generate(
     prompts: PromptLike | Iterable[PromptLike],
-    params: SamplingParams | Sequence[SamplingParams] | None = None,
+    sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
     **options: Any,
 ) -> list[RequestOutput]:
     """Generate text for one prompt or many: `LLM(...).generate(...)` in one call.
@@ -26,7 +26,7 @@ def generate(
 
     Args:
         prompts: See `LLM.generate`.
-        params: See `LLM.generate`.
+        sampling_params: See `LLM.generate`.
         options: Keywords of `LLM` (`model=...` first of all) and of `LLM.generate`.
 
     Returns:
@@ -41,7 +41,7 @@ def generate(
     if "llm" not in _kept or _kept["made_with"] != options:
         close()
         _kept.update(llm=LLM(**options), made_with=options)
-    outputs: list[RequestOutput] = _kept["llm"].generate(prompts, params, **call)
+    outputs: list[RequestOutput] = _kept["llm"].generate(prompts, sampling_params, **call)
     return outputs
 
 

@@ -94,3 +94,19 @@ class ParameterError(NanofnError, ValueError):
         self.value = value
         self.expected = expected
         super().__init__(f"{field} is {value!r}; it must be {expected}")
+
+
+class ChatTemplateError(NanofnError, ValueError):
+    """A conversation cannot be rendered: there is no chat template, or it does not take these messages."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C in `generate`: a KeyboardInterrupt, so that programs end by it as by any other. The engine is ready for the next call.
+
+    Attributes:
+        outputs: One result per prompt: finished ones whole, the others with finish reason "abort" and the text so far.
+    """
+
+    def __init__(self, outputs: "tuple[object, ...]") -> None:
+        self.outputs = outputs
+        super().__init__(f"interrupted; {len(outputs)} results so far are in its attribute `outputs`")

@@ -2,7 +2,9 @@
 
 import logging
 import sys
+from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import torch
 from attrs import frozen
@@ -11,20 +13,39 @@ from nanofn.config import Limits
 from nanofn.device.checkpoint import Checkpoint, load_checkpoint
 from nanofn.device.executor import EagerExecutor, Executor
 from nanofn.device.memory import CPU_SHARE, free_bytes, pool_size
-from nanofn.embedded import MODEL_FOLDER
 from nanofn.errors import ConfigError
 from nanofn.llm.options import EngineOptions
 from nanofn.model.kv_cache import block_bytes
 from nanofn.request import TokenId
-from nanofn.sampling.params import SamplingParams
+from nanofn.sampling.params import SamplingParams, unbuilt_fields
 from nanofn.text.tokenizer import Tokenizer, load_tokenizer
 
 logger = logging.getLogger("nanofn")
 
+_FROM_GENERATION_CONFIG = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "repetition_penalty": "repetition_penalty",
+    "max_new_tokens": "max_tokens",
+}
+"""What generation_config.json may set, and our name for it."""
+
 
 @frozen(eq=False)
 class Parts:
-    """What `LLM` is made of."""
+    """What an `LLM` is made of.
+
+    Attributes:
+        limits: The bounds.
+        executor: Holds weights, tables and K/V.
+        tokenizer: Text to ids and back.
+        vocab_size: Rows of the embedding.
+        eos_token_ids: By config, generation config and tokenizer together.
+        default_params: Of a call that gives none.
+        notes: What was chosen, one fact each, for the line on stderr.
+    """
 
     limits: Limits
     executor: Executor
@@ -32,3 +53,113 @@ class Parts:
     vocab_size: int
     eos_token_ids: tuple[TokenId, ...]
     default_params: SamplingParams
+    notes: tuple[str, ...]
+
+
+def embedded_model() -> Path:
+    """Find the model that comes with nanofn."""
+    return Path(str(files("nanofn.embedded") / "model"))
+
+
+def assemble(options: EngineOptions) -> Parts:
+    """Load a model and make room for its K/V.
+
+    Raises:
+        ConfigError: Something does not exist, is not supported, or does not fit.
+    """
+    folder = embedded_model() if options.model is None else Path(options.model)
+    device = _device(options.device)
+    checkpoint = load_checkpoint(folder, dtype=_dtype(options.dtype, device), device=device)
+    tokenizer = load_tokenizer(options.tokenizer or folder)
+    limits = _limits(options, checkpoint, device)
+    default_params, left_out = read_generation_defaults(checkpoint.generation_defaults)
+    eos = {*checkpoint.eos_token_ids, *([] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id])}
+    parts = Parts(
+        limits=limits,
+        executor=EagerExecutor(checkpoint.params, limits, device),
+        tokenizer=tokenizer,
+        vocab_size=checkpoint.config.vocab_size,
+        eos_token_ids=tuple(sorted(map(TokenId, eos))),
+        default_params=default_params,
+        notes=_notes(folder, checkpoint, limits, device, default_params, left_out),
+    )
+    sys.stderr.write(f"nanofn: {', '.join(parts.notes)}\n")
+    return parts
+
+
+def read_generation_defaults(defaults: dict[str, Any]) -> tuple[SamplingParams, tuple[str, ...]]:
+    """Turn generation_config.json into parameters, as vLLM does: whatever it says of `do_sample`.
+
+    Returns:
+        The parameters, and the fields that it sets and that are not built yet: those are left out.
+    """
+    given = {
+        ours: defaults[theirs] for theirs, ours in _FROM_GENERATION_CONFIG.items() if defaults.get(theirs) is not None
+    }
+    left_out = unbuilt_fields(SamplingParams(**given))
+    return SamplingParams(**{name: value for name, value in given.items() if name not in left_out}), left_out
+
+
+def _device(name: str) -> torch.device:
+    has_gpu = torch.cuda.is_available()
+    if name == "cuda" and not has_gpu:
+        raise ConfigError('device is "cuda", but torch finds no GPU; use device="cpu" or "auto"')
+    return torch.device("cuda" if has_gpu and name != "cpu" else "cpu")
+
+
+def _dtype(name: str, device: torch.device) -> torch.dtype | None:
+    if name == "auto":
+        return torch.float32 if device.type == "cpu" else None
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype
+
+
+def _limits(options: EngineOptions, checkpoint: Checkpoint, device: torch.device) -> Limits:
+    config = checkpoint.config
+    model_max_len = config.max_position_embeddings
+    if options.max_model_len is not None and options.max_model_len > model_max_len:
+        raise ConfigError(
+            f"max_model_len is {options.max_model_len}, the model is made for {model_max_len} tokens; lower it to that"
+        )
+    share = CPU_SHARE if device.type == "cpu" else options.gpu_memory_utilization
+    size = pool_size(
+        available_bytes=int(free_bytes(device) * share),
+        block_bytes=block_bytes(config, options.block_size, dtype=checkpoint.params.embedding.dtype),
+        block_size=options.block_size,
+        max_num_seqs=options.max_num_seqs,
+        model_max_len=model_max_len,
+        max_model_len=options.max_model_len,
+        num_kv_blocks=options.num_kv_blocks,
+    )
+    return Limits(
+        block_size=options.block_size,
+        num_blocks=size.num_blocks,
+        max_num_seqs=options.max_num_seqs,
+        max_num_batched_tokens=options.max_num_batched_tokens,
+        max_model_len=size.max_model_len,
+        enable_prefix_caching=options.enable_prefix_caching,
+    )
+
+
+def _notes(
+    folder: Path,
+    checkpoint: Checkpoint,
+    limits: Limits,
+    device: torch.device,
+    params: SamplingParams,
+    left_out: tuple[str, ...],
+) -> tuple[str, ...]:
+    dtype = checkpoint.params.embedding.dtype
+    block = block_bytes(checkpoint.config, limits.block_size, dtype=dtype)
+    where = "CPU" if device.type == "cpu" else torch.cuda.get_device_name(device)
+    notes = [
+        "the embedded model" if folder == embedded_model() else str(folder),
+        f"{str(dtype).removeprefix('torch.')} on {where}",
+        f"sequences of up to {limits.max_model_len:,} tokens",
+        f"{limits.num_blocks:,} K/V blocks of {limits.block_size} tokens ({limits.num_blocks * block / 2**30:.2f} GiB)",
+    ]
+    if checkpoint.generation_defaults:
+        notes.append(f"by default temperature {params.temperature:g} and up to {params.max_tokens} tokens")
+    if left_out:
+        notes.append(f"{', '.join(left_out)} of generation_config.json left out, not built yet")
+    return tuple(notes)

@@ -41,7 +41,7 @@ class Loop:
         *,
         depth: int,
         row_start: Callable[[SequenceRecord], RowStart],
-        deliver: Callable[[tuple[Effect, ...]], None],
+        deliver: Callable[[EngineState, tuple[Effect, ...]], None],
     ) -> None:
         """Start with nothing.
 
@@ -51,7 +51,7 @@ class Loop:
             policy: Decides.
             depth: Most plans in flight.
             row_start: Says what a started sequence's row must know.
-            deliver: Gets every event's effects, right after the state moved.
+            deliver: Gets the new state and the effects, right after every event.
         """
         self.state = initial_state(limits)
         self.depth = depth
@@ -79,7 +79,7 @@ class Loop:
     def _rebind(self, state: EngineState, effects: tuple[Effect, ...]) -> None:
         self.state = state
         self._news.extend(effects)
-        self._deliver(effects)
+        self._deliver(state, effects)
 
     def step(self) -> None:
         """Launch until `depth` plans fly or nothing can be planned, then commit the oldest.
@@ -102,7 +102,7 @@ class Loop:
         self._steps_without_output += 1
         try:
             self._executor.launch(step_plan, self._starts(step_plan))
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001  Ctrl-C too must leave state and executor in step
             self._fail(step_plan.plan_id, error)
         return True
 
@@ -147,7 +147,7 @@ class Loop:
         assert plan_id is not None
         try:
             token_ids = self._executor.collect()
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001  as above
             self._executor.forget()
             self._fail(plan_id, error)
             return

@@ -6,6 +6,8 @@ from typing import Any, Self
 
 from tqdm.auto import tqdm
 
+from nanofn.llm.summary import RunSummary
+
 _EVERY_S = 0.2
 
 
@@ -18,19 +20,16 @@ class Progress:
         self._shown_at = time.monotonic()
         self._shown = (0, 0)
 
-    def update(self, num_finished: int, num_prefilled: int, num_decoded: int) -> None:
-        """Show the state of things: requests finished, prompt tokens computed, output tokens made."""
+    def update(self, num_finished: int, summary: RunSummary) -> None:
+        """Show how many requests are finished, and what the engine has done so far."""
         if self._bar.disable:
             return
-        now = time.monotonic()
+        now, counts = time.monotonic(), (summary.num_prefill_tokens, summary.num_decode_tokens)
         elapsed = now - self._shown_at
-        if elapsed >= _EVERY_S or num_finished == self._bar.total:
-            prefill, decode = (
-                (new - old) / max(elapsed, 1e-9)
-                for new, old in zip((num_prefilled, num_decoded), self._shown, strict=True)
-            )
+        if elapsed >= _EVERY_S:
+            prefill, decode = ((new - old) / elapsed for new, old in zip(counts, self._shown, strict=True))
             self._bar.set_postfix_str(f"prefill {prefill:,.0f} tok/s, decode {decode:,.0f} tok/s", refresh=False)
-            self._shown_at, self._shown = now, (num_prefilled, num_decoded)
+            self._shown_at, self._shown = now, counts
         self._bar.update(num_finished - self._bar.n)
 
     def __enter__(self) -> Self:

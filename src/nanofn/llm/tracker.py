@@ -7,9 +7,11 @@ from attrs import Factory, define, frozen
 from nanofn.batch.row_start import RowStart
 from nanofn.llm.clock import now_us
 from nanofn.llm.output import CompletionOutput, RequestMetrics, RequestOutput, TextDelta
+from nanofn.llm.summary import Tally
 from nanofn.request import FinishReason, Request, RequestId, SequenceId, TokenId
 from nanofn.sampling.params import SamplingParams
 from nanofn.state.effects import Finished, Preempted, Started, TokensCommitted
+from nanofn.state.engine_state import EngineState
 from nanofn.state.events import Effect, Launched
 from nanofn.state.sequence import Sequence
 from nanofn.text.detokenizer import Detokenizer
@@ -80,14 +82,12 @@ class Tracker:
 
     Attributes:
         finished: Results not handed out yet, by request, in the order they ended.
-        num_prefilled_tokens: Tokens computed so far in entries of more than one.
-        num_output_tokens: Output tokens seen so far.
+        tally: Adds the run up.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.finished: dict[RequestId, RequestOutput] = {}
-        self.num_prefilled_tokens = 0
-        self.num_output_tokens = 0
+        self.tally = Tally()
         self._deltas: dict[RequestId, list[TextDelta]] = {}
         self._tokenizer = tokenizer
         self._tracked: dict[RequestId, Tracked] = {}
@@ -121,8 +121,8 @@ class Tracker:
             child=child,
         )
 
-    def absorb(self, effects: tuple[Effect, ...]) -> None:
-        """Take in an event's effects, in order."""
+    def absorb(self, state: EngineState, effects: tuple[Effect, ...]) -> None:
+        """Take in an event's effects, in order, and the state they led to."""
         touched: dict[SequenceId, tuple[Tracked, int]] = {}
         for effect in effects:
             match effect:
@@ -137,12 +137,15 @@ class Tracker:
                 case Preempted(sequence_id):
                     tracked, child = self._owners[sequence_id]
                     tracked.completions[child].num_preemptions += 1
+                    self.tally.num_preemptions += 1
                 case Finished(sequence_id):
                     touched[sequence_id] = self._end(effect)
                 case Launched(step_plan):
-                    self.num_prefilled_tokens += sum([count for count in step_plan.entries.num_tokens if count > 1])
+                    self.tally.launched(step_plan, state)
                 case _:
                     pass
+        if touched:
+            self.tally.committed(state)
         for tracked, child in touched.values():
             self._stream(tracked, child)
             if all(completion.finish_reason for completion in tracked.completions):
@@ -151,7 +154,6 @@ class Tracker:
                     self.finished[request_id] = self.output(tracked)
 
     def _append(self, sequence_ids: tuple[SequenceId, ...], token_ids: tuple[TokenId, ...]) -> None:
-        self.num_output_tokens += len(token_ids)
         for sequence_id, token_id in zip(sequence_ids, token_ids, strict=True):
             tracked, child = self._owners[sequence_id]
             tracked.completions[child].token_ids.append(token_id)

@@ -108,7 +108,12 @@ class SamplingParams:
         _number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
         _number("repetition_penalty", self.repetition_penalty, 0.0, math.inf, excludes_least=True)
         _whole("min_tokens", self.min_tokens, 0)
-        for name, least in (("max_tokens", 1), ("logprobs", -1), ("prompt_logprobs", -1), ("truncate_prompt_tokens", 1)):
+        for name, least in (
+            ("max_tokens", 1),
+            ("logprobs", -1),
+            ("prompt_logprobs", -1),
+            ("truncate_prompt_tokens", 1),
+        ):
             if getattr(self, name) is not None:
                 _whole(name, getattr(self, name), least)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:

@@ -1,11 +1,14 @@
 """Tokenizer: text to token ids and back."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nanofn.errors import CheckpointError
+from nanofn.errors import ChatTemplateError, CheckpointError
 from nanofn.request import TokenId
+
+Message = Mapping[str, Any]
+"""One turn of a conversation: {"role": "user", "content": "..."}, and what else the template reads."""
 
 
 class Tokenizer:
@@ -34,6 +37,45 @@ class Tokenizer:
         )
         return text
 
+    def render_chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = True,
+    ) -> list[int]:
+        """Turn a conversation into a prompt's ids. The template alone decides about special tokens: no double BOS.
+
+        Raises:
+            ChatTemplateError: There is no template, or it does not take these messages.
+        """
+        if chat_template is None and self._inner.chat_template is None:
+            raise ChatTemplateError(
+                "the tokenizer has no chat template; pass one, for example chat_template="
+                '"{% for m in messages %}{{ m.role }}: {{ m.content }}\\n{% endfor %}assistant:", or use generate()'
+            )
+        if not _is_conversation(messages):
+            raise ChatTemplateError(
+                f"a conversation is {messages!r:.80}; it must be a list of {{'role': ..., 'content': ...}}, at least one"
+            )
+        try:
+            rendered: str = self._inner.apply_chat_template(
+                list(messages),
+                chat_template=chat_template,
+                add_generation_prompt=add_generation_prompt,
+                tokenize=False,
+            )
+        except Exception as error:
+            raise ChatTemplateError(
+                f"the chat template does not take these messages ({type(error).__name__}: {error})"
+            ) from error
+        ids: list[int] = self._inner(rendered, add_special_tokens=False).input_ids
+        return ids
+
+
+def _is_conversation(messages: Any) -> bool:
+    return bool(messages) and all(isinstance(message, Mapping) and "role" in message for message in messages)
+
 
 def load_tokenizer(folder: str | Path) -> Tokenizer:
     """Load the tokenizer of a checkpoint's folder. Never runs code from it, never asks a hub.
@@ -41,8 +83,7 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
     Raises:
         CheckpointError: There is none, or it cannot be read.
     """
-    # transformers takes seconds to import.
-    from transformers import AutoTokenizer
+    from transformers import AutoTokenizer  # noqa: PLC0415  takes seconds, which only those who load one pay
 
     try:
         inner = AutoTokenizer.from_pretrained(Path(folder), local_files_only=True, trust_remote_code=False)

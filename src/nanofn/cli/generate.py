@@ -1,0 +1,63 @@
+"""`nanofn "prompt"`: generate text and print it as it comes."""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+
+from nanofn import __version__
+from nanofn.llm.llm import LLM
+from nanofn.sampling.params import SamplingParams
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Generate text for each prompt; prompts and texts go to stdout, everything else to stderr."""
+    given = _parser().parse_args(arguments)
+    with LLM(given.model) as llm:
+        params = sampling_params(llm, given)
+        if given.json:
+            for output in llm.generate(given.prompt, params):
+                sys.stdout.write(json.dumps(output.to_dict()) + "\n")
+        else:
+            for prompt in given.prompt:
+                _stream(llm, prompt, params)
+        if given.stats:
+            sys.stderr.write(f"{llm.summary()}\n")
+    return 0
+
+
+def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments that every generating command has."""
+    parser.add_argument("--model", metavar="FOLDER", help="a checkpoint; without it, the small model that comes along")
+    parser.add_argument("--max-tokens", type=int, metavar="N", help="most tokens of an answer")
+    parser.add_argument("--temperature", type=float, metavar="T", help="0 always takes the likeliest token")
+    parser.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same text")
+    parser.add_argument("--stats", action="store_true", help="say at the end how fast it went")
+
+
+def sampling_params(llm: LLM, given: argparse.Namespace) -> SamplingParams:
+    """Take the model's defaults, changed by what was given."""
+    named = {"max_tokens": given.max_tokens, "temperature": given.temperature, "seed": given.seed}
+    changes = {name: value for name, value in named.items() if value is not None}
+    return llm.get_default_sampling_params().replace(**changes)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="nanofn",
+        description="Generate text from a language model.",
+        epilog="`nanofn chat` is a conversation; `nanofn chat --help` says more.",
+    )
+    parser.add_argument("prompt", nargs="+", help="one prompt, or several")
+    add_sampling_arguments(parser)
+    parser.add_argument("--json", action="store_true", help="one JSON object per prompt instead of text as it comes")
+    parser.add_argument("--version", action="version", version=f"nanofn {__version__}")
+    return parser
+
+
+def _stream(llm: LLM, prompt: str, params: SamplingParams) -> None:
+    sys.stdout.write(prompt)
+    for delta in llm.stream(prompt, params):
+        sys.stdout.write(delta.text)
+        sys.stdout.flush()
+    sys.stdout.write("\n")

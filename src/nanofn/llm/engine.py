@@ -1,0 +1,109 @@
+"""Engine: requests in, results out. The loop and the tracker, and who owns which request."""
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from nanofn.config import Limits
+from nanofn.device.executor import Executor
+from nanofn.errors import StepError
+from nanofn.llm.interrupts import held_back
+from nanofn.llm.loop import Loop
+from nanofn.llm.output import RequestOutput, TextDelta
+from nanofn.llm.tracker import Submission, Tracker
+from nanofn.request import Hint, RequestId
+from nanofn.state.decision import Policy
+from nanofn.state.effects import Admitted
+from nanofn.state.events import HintChanged, RequestAborted, RequestArrived
+from nanofn.text.tokenizer import Tokenizer
+
+
+class Engine:
+    """Runs validated requests, those of calls and those added by hand side by side.
+
+    Attributes:
+        loop: Holds the state.
+        tracker: Holds texts and results.
+    """
+
+    def __init__(
+        self, limits: Limits, executor: Executor, policy: Policy[Any], tokenizer: Tokenizer, *, depth: int
+    ) -> None:
+        """Start with nothing. The executor stays the caller's to close."""
+        self.tracker = Tracker(tokenizer)
+        self.loop = Loop(
+            limits,
+            executor,
+            policy,
+            depth=depth,
+            row_start=self.tracker.row_start,
+            deliver=self.tracker.absorb,
+        )
+        self._owned: set[RequestId] = set()
+        self._failed: frozenset[int] = frozenset()
+
+    def submit(self, submissions: Sequence[Submission], hints: Sequence[Hint | None]) -> tuple[RequestId, ...]:
+        """Queue validated requests, each with what a predictor says of its children."""
+        for submission, hint in zip(submissions, hints, strict=True):
+            (admitted,) = self.loop.apply(RequestArrived(submission.request))
+            assert isinstance(admitted, Admitted), admitted
+            self.tracker.track(submission, admitted.sequence_ids)
+            if hint is not None:
+                for sequence_id in admitted.sequence_ids:
+                    self.loop.apply(HintChanged(sequence_id, hint))
+        return tuple([submission.request.request_id for submission in submissions])
+
+    @contextmanager
+    def owning(self, submissions: Sequence[Submission], hints: Sequence[Hint | None]) -> Iterator[frozenset[RequestId]]:
+        """Queue the requests of one call, and leave nothing of them behind, whatever happens."""
+        ids = frozenset(self.submit(submissions, hints))
+        self._owned |= ids
+        try:
+            yield ids
+        finally:
+            self.abort(ids)
+            self.take_finished(ids)
+            self.take_deltas(ids)
+            self._owned -= ids
+
+    def step(self) -> None:
+        """Run one step. Ctrl-C waits for its end.
+
+        Raises:
+            StepError: It failed; its requests are still live.
+        """
+        with held_back():
+            self.loop.step()
+
+    def step_patiently(self) -> None:
+        """Run one step; after a failure go on, but end with "error" what two failed steps in a row have named."""
+        try:
+            self.step()
+        except StepError as error:
+            named = frozenset(error.request_ids)
+            for request_id in map(RequestId, sorted(named & self._failed)):
+                self.tracker.blame(request_id)
+                self.abort([request_id])
+            self._failed = named - self._failed
+        else:
+            self._failed = frozenset()
+
+    def abort(self, request_ids: Collection[RequestId]) -> None:
+        """End requests; those that are not live are passed over."""
+        for request_id in sorted(request_ids):
+            if request_id in self.loop.state.by_request:
+                self.loop.apply(RequestAborted(request_id))
+
+    def take_finished(self, request_ids: Collection[RequestId] | None = None) -> dict[RequestId, RequestOutput]:
+        """Hand out finished results: those of some requests, or all that no call owns."""
+        finished = self.tracker.finished
+        taken = [
+            request_id
+            for request_id in finished
+            if (request_id not in self._owned if request_ids is None else request_id in request_ids)
+        ]
+        return {request_id: finished.pop(request_id) for request_id in taken}
+
+    def take_deltas(self, request_ids: Collection[RequestId]) -> list[TextDelta]:
+        """Hand out the text that came for some requests since the last time."""
+        return self.tracker.take_deltas(request_ids)
