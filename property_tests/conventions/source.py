@@ -52,6 +52,11 @@ def functions(module: ast.AST) -> Iterator[Function]:
     return (node for node in ast.walk(module) if isinstance(node, Function))
 
 
+def is_kernel(function: Function) -> bool:
+    """Whether a function is the body of a Triton kernel: it has a decorator of a name such as `jit`."""
+    return any("jit" in name for decorator in function.decorator_list for name in names_in(decorator))
+
+
 def names_in(node: ast.AST) -> set[str]:
     """Every identifier in an expression: names, attributes, and those in quoted annotations."""
     found = set()

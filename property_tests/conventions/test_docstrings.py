@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from conventions.source import ENGINE, KERNELS, ROOT, Function, label, names_in, tree
+from conventions.source import ENGINE, KERNELS, ROOT, Function, is_kernel, label, names_in, tree
 
 TENSOR_FILES = [
     path
@@ -29,7 +29,7 @@ def tensor_functions(module: ast.Module) -> list[Function]:
         for node in module.body
         if isinstance(node, ast.FunctionDef)
         and not node.name.startswith("_")
-        and not any("jit" in names_in(decorator) for decorator in node.decorator_list)
+        and not is_kernel(node)
         and "Tensor" in annotations(node)
     ]
 
@@ -47,14 +47,21 @@ def is_alias(function: Function, docstring: str) -> bool:
     return (len(body) == 1 and isinstance(body[0], ast.Return)) or bool(re.search(r"\b[Ss]ee `|\bAs `", docstring))
 
 
-def missing_sections(function: Function) -> list[str]:
-    """Sections that a tensor function's docstring lacks."""
+def missing_sections(function: Function, *, is_inner: bool = False) -> list[str]:
+    """Sections that a tensor function's docstring lacks.
+
+    An op has all of them, and stands for what it is made of: a function inside the kernel package (`is_inner`) that
+    returns nothing only says what it mutates. So does its reference, unless it refers to the op.
+    """
     docstring = ast.get_docstring(function) or ""
-    wanted = ["Mutates", "Source"]
-    if any("define_op" in names_in(decorator) for decorator in function.decorator_list):
-        wanted.append("Accuracy")
-    elif docstring and is_alias(function, docstring):
+    is_op = any("define_op" in names_in(decorator) for decorator in function.decorator_list)
+    if not is_op and docstring and is_alias(function, docstring):
         return []
+    if not is_op and is_inner:
+        returns_nothing = isinstance(function.returns, ast.Constant) and function.returns.value is None
+        only_raises = function.name.startswith("check")
+        return ["Mutates"] if returns_nothing and not only_raises and "Mutates" not in docstring else []
+    wanted = ["Mutates", "Accuracy", "Source"] if is_op else ["Mutates", "Source"]
     return [section for section in wanted if not re.search(rf"^{section}:", docstring, re.MULTILINE)]
 
 
@@ -77,8 +84,11 @@ def axis_words() -> frozenset[str]:
 
 @pytest.mark.parametrize("path", TENSOR_FILES, ids=label)
 def test_tensor_functions_say_what_they_change_and_where_they_come_from(path: Path) -> None:
-    """Every public tensor function has the sections Mutates and Source; an op has Accuracy as well."""
-    lacking = {function.name: missing_sections(function) for function in tensor_functions(tree(path))}
+    """Public tensor functions have the sections Mutates and Source; an op has Accuracy as well."""
+    is_inner = KERNELS in path.parents
+    lacking = {
+        function.name: missing_sections(function, is_inner=is_inner) for function in tensor_functions(tree(path))
+    }
     assert {name: sections for name, sections in lacking.items() if sections} == {}
 
 
@@ -100,4 +110,5 @@ def test_a_missing_section_is_found() -> None:
     """A planted function without Mutates and Source is reported."""
     planted = ast.parse('def f(x: Tensor) -> Tensor:\n    """Do it."""\n    y = x + 1\n    return y')
     assert missing_sections(tensor_functions(planted)[0]) == ["Mutates", "Source"]
+    assert missing_sections(tensor_functions(planted)[0], is_inner=True) == []
     assert axes_in("Args:\n    x: [num_rows, vocab_size // 4] fp32.\n    y: a list.") == {"num_rows", "vocab_size"}

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from conventions.source import KERNELS, Function, functions, label, names_in, product_files, tree
+from conventions.source import KERNELS, Function, functions, is_kernel, label, product_files, tree
 
 MAX_FILE_LINES = 300
 MAX_KERNEL_FILE_LINES = 400
@@ -20,11 +20,6 @@ def length(function: Function) -> int:
     return (function.end_lineno or function.lineno) - function.lineno + 1
 
 
-def is_kernel(path: Path, function: Function) -> bool:
-    """Whether a function is the body of a Triton kernel."""
-    return KERNELS in path.parents and any("jit" in names_in(decorator) for decorator in function.decorator_list)
-
-
 @pytest.mark.parametrize("path", product_files(), ids=label)
 def test_files_and_functions_are_short(path: Path) -> None:
     """No file has more than 300 lines (a kernel's: 400), no function more than 60, no kernel body more than 120."""
@@ -33,7 +28,7 @@ def test_files_and_functions_are_short(path: Path) -> None:
     too_long = {
         function.name: length(function)
         for function in functions(tree(path))
-        if length(function) > (MAX_KERNEL_LINES if is_kernel(path, function) else MAX_FUNCTION_LINES)
+        if length(function) > (MAX_KERNEL_LINES if is_kernel(function) else MAX_FUNCTION_LINES)
     }
     assert too_long == {}
 
