@@ -53,7 +53,7 @@ def old_triton(session: nox.Session) -> str:
     """Return a folder that holds the oldest supported Triton, fetched once; importable only where it is named."""
     folder = ENVIRONMENT / f"triton-{OLD_TRITON}"
     if not folder.exists():
-        target = ("--no-deps", "--target", str(folder), f"triton=={OLD_TRITON}")
+        target = ("--no-deps", "--no-compile", "--target", str(folder), f"triton=={OLD_TRITON}")
         run(session, "pip", "install", "-q", *target, PIP_CONSTRAINT="")
     return str(folder)
 
