@@ -15,14 +15,20 @@ class Tokenizer:
     """A checkpoint's tokenizer.
 
     Attributes:
-        vocab_size: Number of ids that stand for something; a model's logits may have more rows.
+        vocab_size: Ids from here on have no token; a model's logits may have more rows.
         eos_token_id: The tokenizer's own end-of-sequence token, if it names one.
+        special_token_ids: What `skip_special_tokens` leaves out.
+        byte_token_ids: Tokens such as <0xE2> that stand for one byte; a run of them is decoded as a whole, so its text
+            is uncertain while it may go on. Byte-level vocabularies have none.
     """
 
     def __init__(self, inner: Any) -> None:
+        added = inner.added_tokens_decoder
         self._inner = inner
-        self.vocab_size = len(inner)
+        self.vocab_size = max(len(inner), 1 + max(added, default=-1))
         self.eos_token_id: TokenId | None = inner.eos_token_id
+        self.special_token_ids = frozenset([token_id for token_id, token in added.items() if token.special])
+        self.byte_token_ids = _byte_token_ids(inner)
 
     def encode(self, text: str) -> list[int]:
         """Turn text into ids, with the special tokens that the tokenizer adds by itself."""
@@ -31,7 +37,7 @@ class Tokenizer:
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Turn ids into text. Never fails: bytes that are no UTF-8 become U+FFFD, ids without a token nothing."""
-        known = [token_id for token_id in token_ids if token_id < self.vocab_size]
+        known = [token_id for token_id in token_ids if 0 <= token_id < self.vocab_size]
         text: str = self._inner.decode(
             known, skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False
         )
@@ -73,6 +79,13 @@ class Tokenizer:
         return ids
 
 
+def _byte_token_ids(inner: Any) -> frozenset[int]:
+    names = [f"<0x{byte:02X}>" for byte in range(256)]
+    ids = [token_id for token_id in inner.convert_tokens_to_ids(names) if token_id is not None]
+    # A name without a token of its own becomes the unknown token.
+    return frozenset([token_id for token_id in ids if inner.convert_ids_to_tokens(token_id) in names])
+
+
 def _is_conversation(messages: Any) -> bool:
     return bool(messages) and all(isinstance(message, Mapping) and "role" in message for message in messages)
 
@@ -87,9 +100,9 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
 
     try:
         inner = AutoTokenizer.from_pretrained(Path(folder), local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except Exception as error:  # a damaged tokenizer.json raises the bare class
         raise CheckpointError(
-            f"{folder} has no tokenizer that can be read ({type(error).__name__}: {error}); "
+            f"{folder} has no tokenizer that can be read ({type(error).__name__}: {' '.join(str(error).split())}); "
             "copy tokenizer.json and tokenizer_config.json there, or pass tokenizer=FOLDER"
         ) from error
     return Tokenizer(inner)
