@@ -19,7 +19,8 @@ from nanofn_kernels.paged_prefill import Launch, choose_launch, launch_paged_pre
 KV_HEADS, HEAD_DIM = 8, 128
 POINTS = ((4, 4096), (16, 1024))
 LAUNCHES = (
-    Launch(128, 64, 8, 5), Launch(128, 64, 8, 7), Launch(64, 64, 4, 5), Launch(64, 64, 4, 7), Launch(64, 128, 4, 5), Launch(128, 32, 8, 7),
+    Launch(64, 64, 4, 3), Launch(64, 64, 4, 2), Launch(128, 64, 8, 3), Launch(128, 64, 8, 2), Launch(128, 32, 8, 4), Launch(128, 32, 8, 3),
+    Launch(64, 32, 4, 3), Launch(64, 32, 4, 4),
 )  # fmt: skip
 
 
@@ -47,7 +48,7 @@ def main() -> None:
     options = parser.parse_args()
     launches = LAUNCHES if options.explore else (choose_launch(HEAD_DIM, 2),)
     sizes = (64, 16)
-    heads_of = (16, 32)
+    heads_of = (16,) if options.explore else (16, 32)
     todo = [(*p, size, heads, launch) for size in sizes for heads in heads_of for p in POINTS for launch in launches]
     if options.compile:
         with offline.recording():

@@ -1,5 +1,6 @@
 """Decode attention over a paged cache: the kernel that decides the throughput."""
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -7,18 +8,24 @@ import torch
 from torch import Tensor
 
 from nanofn_kernels._dispatch import FLOATS, INTERPRETED, check_tensor, define_op, jit, next_power_of_2, tl
-from nanofn_kernels.errors import DtypeError, ShapeError
+from nanofn_kernels.errors import ShapeError
 from nanofn_kernels.reference.paged_decode import paged_decode as _reference
-from nanofn_kernels.work_list import ITEM_FIELDS, NO_SPLIT, SPLIT_UNIT, check_work, max_items
+from nanofn_kernels.work_list import ITEM_FIELDS, NO_SPLIT, SPLIT_UNIT, check_work, max_items, max_splits
 
 __all__ = ["Launch", "choose_launch", "decode_split_size", "paged_decode", "scratch_size"]
 
 HEAD_DIMS = (32, 64, 80, 96, 128, 192, 256)
 MAX_GROUP = 32
 
+MERGE_NUMBERS = 4096
+"""Partial results that a merging program holds at once."""
+
 
 def decode_split_size(num_seqs: int, num_kv_heads: int) -> int:
-    """Choose the split size by batch: the default mode's table, measured on an H200.
+    """Choose the split size by batch: the default mode's rule, from measurements on an H200.
+
+    One program a multiprocessor with a deep pipeline reads as fast as the memory allows, so a split is as long as it
+    may be while about 128 programs have work at 1,024 tokens a sequence.
 
     Args:
         num_seqs: Entries of the bucket, padding included.
@@ -28,13 +35,7 @@ def decode_split_size(num_seqs: int, num_kv_heads: int) -> int:
         Tokens a split, for `work_list` and `paged_decode`. Bits depend on it: a constant gives batch-invariant ones.
     """
     pairs = num_seqs * num_kv_heads
-    if pairs >= 512:
-        return NO_SPLIT
-    if pairs >= 128:
-        return 512
-    if pairs >= 32:
-        return 256
-    return 128
+    return NO_SPLIT if pairs >= 128 else max(SPLIT_UNIT, 8 * pairs // SPLIT_UNIT * SPLIT_UNIT)
 
 
 def scratch_size(num_items: int, num_heads: int, head_dim: int) -> int:
@@ -44,111 +45,129 @@ def scratch_size(num_items: int, num_heads: int, head_dim: int) -> int:
 
 @dataclass(frozen=True)
 class Launch:
-    """How a decode launch is shaped. No field but `tile` changes a bit of the result.
+    """How a decode launch is shaped.
 
     Attributes:
         tile: K/V tokens a step, at most `SPLIT_UNIT`.
         num_warps: Warps a program.
-        num_stages: Triton's pipeline depth; it counts the block-table load.
+        num_stages: Triton's pipeline depth: one more than the tiles in flight.
         programs_per_sm: Programs of a split launch for every multiprocessor; they stride over the items.
-        prefetch: Tokens of a program's first item that are requested into L2 before the wait for the kernel before.
     """
 
     tile: int
     num_warps: int
     num_stages: int
-    programs_per_sm: int = 8
-    prefetch: int = 0
-    evict: str = ""
+    programs_per_sm: int = 1
 
 
-def choose_launch(num_seqs: int, num_kv_heads: int, head_dim: int, block_size: int, element_bytes: int) -> Launch:
-    """Choose tile, warps and stages from a static table, measured on an H200."""
-    if element_bytes * next_power_of_2(head_dim) > 512:
-        return Launch(tile=16, num_warps=4, num_stages=3)
-    if block_size % 32:
-        return Launch(tile=64, num_warps=2, num_stages=3)
-    return Launch(tile=32, num_warps=2, num_stages=3)
+def choose_launch(num_seqs: int, num_kv_heads: int, head_dim: int, element_bytes: int, *, fixed_tile: bool) -> Launch:
+    """Choose from a static table, measured on an H200 with 256 bytes a row.
+
+    Args:
+        num_seqs: Entries, padding included.
+        num_kv_heads: K/V heads.
+        head_dim: Width of a head.
+        element_bytes: Bytes of a cache element.
+        fixed_tile: Leave tile and warps, which decide bits, independent of the batch.
+
+    Returns:
+        The launch.
+    """
+    pairs, row_bytes = num_seqs * num_kv_heads, element_bytes * next_power_of_2(head_dim)
+    if element_bytes == 4 or row_bytes > 512:
+        return Launch(tile=16, num_warps=4, num_stages=3, programs_per_sm=3)
+    if row_bytes > 256:
+        return Launch(tile=32, num_warps=4, num_stages=3, programs_per_sm=2)
+    if pairs <= 132:
+        return Launch(tile=64, num_warps=4, num_stages=4)
+    if fixed_tile or pairs < 512:
+        return Launch(tile=64, num_warps=4, num_stages=3, programs_per_sm=3)
+    return Launch(tile=16, num_warps=1, num_stages=3 if pairs < 1024 else 2, programs_per_sm=12)
 
 
 @jit
-def _prefetch_rows(ptrs, mask):
-    """Ask for one cache line a pointer in L2. Only behind a constexpr: the interpreter has no assembly."""
-    tl.inline_asm_elementwise(
-        "{ .reg .pred p; setp.ne.s32 p, $2, 0; @p prefetch.global.L2 [$1]; mov.u32 $0, 0; }",
-        "=r,l,r",
-        [ptrs.to(tl.int64), mask.to(tl.int32)],
-        dtype=tl.int32,
-        is_pure=False,
-        pack=1,
-    )
-
-
-@jit
-def _prefetch_item(
-    k_ptr, v_ptr, ids_ptr, start, stop, head,
-    K_STRIDE_BLOCK: tl.constexpr, K_STRIDE_SLOT: tl.constexpr, K_STRIDE_HEAD: tl.constexpr,
-    V_STRIDE_BLOCK: tl.constexpr, V_STRIDE_SLOT: tl.constexpr, V_STRIDE_HEAD: tl.constexpr,
-    LINES: tl.constexpr, LINE: tl.constexpr, BLOCK_SIZE: tl.constexpr, TOKENS: tl.constexpr,
+def _merge_splits(
+    out_ptr, scratch_ptr, sums_ptr, num_splits, v_scale, out_stride_head,
+    NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, HEAD_COLS: tl.constexpr,
+    SPLITS: tl.constexpr, MERGE_ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Ask for the first TOKENS tokens of an item's K and V in L2, which is coherent: no value is read."""
-    position = start + tl.arange(0, TOKENS)
-    here = position < stop
-    block = tl.load(ids_ptr + (position // BLOCK_SIZE - start // BLOCK_SIZE), mask=here, other=0).to(tl.int64)
-    slot = position % BLOCK_SIZE
-    line = tl.arange(0, LINES)[None, :] * LINE
-    k_row = block * K_STRIDE_BLOCK + slot * K_STRIDE_SLOT + head * K_STRIDE_HEAD
-    v_row = block * V_STRIDE_BLOCK + slot * V_STRIDE_SLOT + head * V_STRIDE_HEAD
-    wanted = here[:, None] & (line >= 0)
-    _prefetch_rows(k_ptr + k_row[:, None] + line, wanted)
-    _prefetch_rows(v_ptr + v_row[:, None] + line, wanted)
+    """out = sum_s 2^(m_s - m) acc_s / sum_s 2^(m_s - m) l_s: the same sums in the same order, whoever comes last."""
+    split = tl.arange(0, SPLITS)
+    dim = tl.arange(0, HEAD_COLS)
+    real = (split < num_splits)[:, None]
+    for first in range(0, GROUP, MERGE_ROWS):
+        member = first + tl.arange(0, MERGE_ROWS)
+        known = real & (member < GROUP)[None, :]
+        in_head = (dim < HEAD_DIM)[None, None, :]
+        # .cg: written by other multiprocessors, so not from this one's L1.
+        part = tl.load(
+            scratch_ptr + (split[:, None] * NUM_HEADS + member[None, :])[:, :, None] * HEAD_DIM + dim[None, None, :],
+            mask=known[:, :, None] & in_head, other=0.0, cache_modifier=".cg",
+        )  # fmt: skip
+        sums = sums_ptr + (split[:, None] * NUM_HEADS + member[None, :]) * 2
+        maximum = tl.load(sums, mask=known, other=-1e30, cache_modifier=".cg")
+        total = tl.load(sums + 1, mask=known, other=0.0, cache_modifier=".cg")
+        # What is not there has weight 2^-1e30 = 0.
+        weight = tl.exp2(maximum - tl.max(maximum, 0)[None, :])
+        total = tl.sum(weight * total, 0)
+        result = tl.sum(weight[:, :, None] * part, 0) * (v_scale / tl.where(total > 0.0, total, 1.0))[:, None]
+        tl.store(
+            out_ptr + member[:, None] * out_stride_head + dim[None, :], result.to(out_ptr.dtype.element_ty),
+            mask=(member < GROUP)[:, None] & (dim < HEAD_DIM)[None, :],
+        )  # fmt: skip
 
 
 @jit
 def _decode_item(
     out_ptr, query_ptr, k_ptr, v_ptr, ids_ptr, scratch_ptr, sums_ptr, arrived_ptr,
     entry, start, stop, slot, first_slot, num_splits, head, logit_scale, v_scale,
-    out_stride_seq, out_stride_head, query_stride_seq, query_stride_head,
+    out_stride_seq, out_stride_head, query_stride_seq, query_stride_head, blocks_stride,
     K_STRIDE_BLOCK: tl.constexpr, K_STRIDE_SLOT: tl.constexpr, K_STRIDE_HEAD: tl.constexpr,
     V_STRIDE_BLOCK: tl.constexpr, V_STRIDE_SLOT: tl.constexpr, V_STRIDE_HEAD: tl.constexpr,
     NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, GROUP_ROWS: tl.constexpr, HEAD_DIM: tl.constexpr, HEAD_COLS: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, SPLIT: tl.constexpr, MERGE_GROUP: tl.constexpr, MERGE_SPLITS: tl.constexpr,
-    UPCAST: tl.constexpr, EVICT: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, SPLIT: tl.constexpr, MAX_SPLITS: tl.constexpr, MERGE_ROWS: tl.constexpr,
+    UPCAST: tl.constexpr,
 ):  # fmt: skip
     """One item and K/V head: softmax(q k^T) v over [start, stop), and the merge if it is an entry's last to finish."""
     member = tl.arange(0, GROUP_ROWS)
     dim = tl.arange(0, HEAD_COLS)
+    token = tl.arange(0, TILE)
     in_group = member[:, None] < GROUP
     in_head = dim[None, :] < HEAD_DIM
     compute: tl.constexpr = tl.float32 if UPCAST else query_ptr.dtype.element_ty
 
+    # The first tile's ids do not wait for the item: what lies past `stop` is read here and never followed.
+    if BLOCK_SIZE % TILE == 0:
+        ids = tl.load(ids_ptr)
+    else:
+        ids = tl.load(ids_ptr + tl.minimum(token // BLOCK_SIZE, blocks_stride - 1))
     query_row = query_ptr + entry.to(tl.int64) * query_stride_seq + (head * GROUP + member[:, None]) * query_stride_head
     q = tl.load(query_row + dim[None, :], mask=in_group & in_head & (start < stop), other=0.0).to(compute)
     first_block = start // BLOCK_SIZE
     k_head = k_ptr + head * K_STRIDE_HEAD + dim[None, :]
     v_head = v_ptr + head * V_STRIDE_HEAD + dim[None, :]
-    token = tl.arange(0, TILE)
-
     # -1e30 and not -inf: the difference of two maxima must never be NaN.
     maximum = tl.full([GROUP_ROWS], -1e30, tl.float32)
     total = tl.zeros([GROUP_ROWS], tl.float32)
     acc = tl.zeros([GROUP_ROWS, HEAD_COLS], tl.float32)
     for first in range(start, stop, TILE):
         here = first + token < stop
+        # This tile's ids were loaded one tile ago: a load that a load waits for costs the pipeline its depth.
+        block = ids.to(tl.int64)
         if BLOCK_SIZE % TILE == 0:
-            block = tl.load(ids_ptr + (first // BLOCK_SIZE - first_block)).to(tl.int64)
             inside = first % BLOCK_SIZE
             k_rows = block * K_STRIDE_BLOCK + inside * K_STRIDE_SLOT + token[:, None] * K_STRIDE_SLOT
             v_rows = block * V_STRIDE_BLOCK + inside * V_STRIDE_SLOT + token[:, None] * V_STRIDE_SLOT
+            ids = tl.load(ids_ptr + ((first + TILE) // BLOCK_SIZE - first_block), mask=first + TILE < stop, other=0)
         else:
-            position = first + token
-            blocks = tl.load(ids_ptr + (position // BLOCK_SIZE - first_block), mask=here, other=0).to(tl.int64)
-            slots = position % BLOCK_SIZE
-            k_rows = (blocks * K_STRIDE_BLOCK + slots * K_STRIDE_SLOT)[:, None]
-            v_rows = (blocks * V_STRIDE_BLOCK + slots * V_STRIDE_SLOT)[:, None]
+            slots = (first + token) % BLOCK_SIZE
+            k_rows = (block * K_STRIDE_BLOCK + slots * K_STRIDE_SLOT)[:, None]
+            v_rows = (block * V_STRIDE_BLOCK + slots * V_STRIDE_SLOT)[:, None]
+            position = first + TILE + token
+            ids = tl.load(ids_ptr + (position // BLOCK_SIZE - first_block), mask=position < stop, other=0)
         # Slots past `stop` may hold anything, NaN too: both loads are masked.
-        k = tl.load(k_head + k_rows, mask=here[:, None] & in_head, other=0.0, eviction_policy=EVICT).to(compute)
-        v = tl.load(v_head + v_rows, mask=here[:, None] & in_head, other=0.0, eviction_policy=EVICT).to(compute)
+        k = tl.load(k_head + k_rows, mask=here[:, None] & in_head, other=0.0).to(compute)
+        v = tl.load(v_head + v_rows, mask=here[:, None] & in_head, other=0.0).to(compute)
         logits = tl.dot(q, tl.trans(k), input_precision="ieee", out_dtype=tl.float32) * logit_scale
         logits = tl.where(here[None, :], logits, -1e30)
         new_maximum = tl.maximum(maximum, tl.max(logits, 1))
@@ -158,66 +177,26 @@ def _decode_item(
         acc = tl.dot(weights.to(compute), v, acc=acc * shrink[:, None], input_precision="ieee", out_dtype=tl.float32)
         maximum = new_maximum
 
-    out_type: tl.constexpr = out_ptr.dtype.element_ty
-    out_row = out_ptr + entry.to(tl.int64) * out_stride_seq + (head * GROUP + member[:, None]) * out_stride_head
+    NUM_HEADS: tl.constexpr = NUM_KV_HEADS * GROUP
+    out_head = out_ptr + entry.to(tl.int64) * out_stride_seq + head * GROUP * out_stride_head
     if SPLIT and num_splits > 1:
-        partial = (slot.to(tl.int64) * NUM_KV_HEADS + head) * GROUP + member
-        tl.store(scratch_ptr + partial[:, None] * HEAD_DIM + dim[None, :], acc, mask=in_group & in_head)
-        tl.store(sums_ptr + partial * 2, maximum, mask=member < GROUP)
-        tl.store(sums_ptr + partial * 2 + 1, total, mask=member < GROUP)
+        partial = slot.to(tl.int64) * NUM_HEADS + head * GROUP
+        tl.store(scratch_ptr + partial * HEAD_DIM + member[:, None] * HEAD_DIM + dim[None, :], acc, mask=in_group & in_head)
+        tl.store(sums_ptr + partial * 2 + member * 2, maximum, mask=member < GROUP)
+        tl.store(sums_ptr + partial * 2 + member * 2 + 1, total, mask=member < GROUP)
         # All threads' stores come before the one thread's release.
         tl.debug_barrier()
         counter = arrived_ptr + entry * NUM_KV_HEADS + head
         if tl.atomic_add(counter, 1, sem="acq_rel", scope="gpu") == num_splits - 1:
             tl.store(counter, 0)
+            partial = first_slot.to(tl.int64) * NUM_HEADS + head * GROUP
             _merge_splits(
-                out_ptr + entry.to(tl.int64) * out_stride_seq + head * GROUP * out_stride_head, scratch_ptr, sums_ptr,
-                first_slot.to(tl.int64), num_splits, head, v_scale, out_stride_head,
-                NUM_KV_HEADS, GROUP, HEAD_DIM, HEAD_COLS, MERGE_GROUP, MERGE_SPLITS,
+                out_head, scratch_ptr + partial * HEAD_DIM, sums_ptr + partial * 2, num_splits, v_scale, out_stride_head,
+                NUM_HEADS, GROUP, HEAD_DIM, HEAD_COLS, MAX_SPLITS, MERGE_ROWS,
             )  # fmt: skip
     else:
         result = acc * (v_scale / tl.where(total > 0.0, total, 1.0))[:, None]
-        tl.store(out_row + dim[None, :], result.to(out_type), mask=in_group & in_head)
-
-
-@jit
-def _merge_splits(
-    out_ptr, scratch_ptr, sums_ptr, first_slot, num_splits, head, v_scale, out_stride_head,
-    NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, HEAD_COLS: tl.constexpr,
-    MERGE_GROUP: tl.constexpr, MERGE_SPLITS: tl.constexpr,
-):  # fmt: skip
-    """out = sum_s 2^(m_s - m) acc_s / sum_s 2^(m_s - m) l_s, always in split order, whoever comes last."""
-    member = tl.arange(0, MERGE_GROUP)
-    dim = tl.arange(0, HEAD_COLS)
-    in_group = member < GROUP
-    maximum = tl.full([MERGE_GROUP], -1e30, tl.float32)
-    total = tl.zeros([MERGE_GROUP], tl.float32)
-    acc = tl.zeros([MERGE_GROUP, HEAD_COLS], tl.float32)
-    for first in range(0, num_splits, MERGE_SPLITS):
-        split = first + tl.arange(0, MERGE_SPLITS)
-        partial = ((first_slot + split[:, None]) * NUM_KV_HEADS + head) * GROUP + member[None, :]
-        real = (split[:, None] < num_splits) & in_group[None, :]
-        # .cg: written by other multiprocessors, so not from this one's L1.
-        split_maximum = tl.load(sums_ptr + partial * 2, mask=real, other=-1e30, cache_modifier=".cg")
-        split_total = tl.load(sums_ptr + partial * 2 + 1, mask=real, other=0.0, cache_modifier=".cg")
-        split_acc = tl.load(
-            scratch_ptr + partial[:, :, None] * HEAD_DIM + dim[None, None, :],
-            mask=real[:, :, None] & (dim[None, None, :] < HEAD_DIM),
-            other=0.0,
-            cache_modifier=".cg",
-        )
-        new_maximum = tl.maximum(maximum, tl.max(split_maximum, 0))
-        shrink = tl.exp2(maximum - new_maximum)
-        weight = tl.where(real, tl.exp2(split_maximum - new_maximum[None, :]), 0.0)
-        total = total * shrink + tl.sum(weight * split_total, 0)
-        acc = acc * shrink[:, None] + tl.sum(weight[:, :, None] * split_acc, 0)
-        maximum = new_maximum
-    result = acc * (v_scale / tl.where(total > 0.0, total, 1.0))[:, None]
-    tl.store(
-        out_ptr + member[:, None] * out_stride_head + dim[None, :],
-        result.to(out_ptr.dtype.element_ty),
-        mask=in_group[:, None] & (dim[None, :] < HEAD_DIM),
-    )
+        tl.store(out_head + member[:, None] * out_stride_head + dim[None, :], result.to(out_ptr.dtype.element_ty), mask=in_group & in_head)
 
 
 @jit
@@ -227,8 +206,8 @@ def _paged_decode_kernel(
     K_STRIDE_BLOCK: tl.constexpr, K_STRIDE_SLOT: tl.constexpr, K_STRIDE_HEAD: tl.constexpr,
     V_STRIDE_BLOCK: tl.constexpr, V_STRIDE_SLOT: tl.constexpr, V_STRIDE_HEAD: tl.constexpr,
     NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, GROUP_ROWS: tl.constexpr, HEAD_DIM: tl.constexpr, HEAD_COLS: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, SPLIT: tl.constexpr, MERGE_GROUP: tl.constexpr, MERGE_SPLITS: tl.constexpr,
-    UPCAST: tl.constexpr, EVICT: tl.constexpr, PDL: tl.constexpr, PREFETCH: tl.constexpr, LINE: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, SPLIT: tl.constexpr, MAX_SPLITS: tl.constexpr, MERGE_ROWS: tl.constexpr,
+    UPCAST: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """out[e, h] = softmax(scale * q[e, h] K^T) V over the tokens of entry e, whose K/V head is h // GROUP.
 
@@ -236,7 +215,6 @@ def _paged_decode_kernel(
     Traffic: 2 * num_kv_heads * head_dim * element_bytes * sum(seq_lens), and the queries, outputs and partials.
     """
     program = tl.program_id(0)
-    # The first item, its block ids and the count are independent loads: one wait, not three.
     item = items_ptr + (program // NUM_KV_HEADS) * 8
     if SPLIT:
         # Volatile, or the compiler moves the item's loads behind the test of the count.
@@ -246,17 +224,8 @@ def _paged_decode_kernel(
         works = tl.load(count_ptr, volatile=True) * NUM_KV_HEADS
     else:
         entry, start, stop = tl.load(item), tl.load(item + 1), tl.load(item + 2)
-        slot, first_slot, num_splits = entry, entry, 1
-        works = tl.num_programs(0)
     if PDL:
-        # Work list, rows and table were complete before the kernel in front began; K, V and queries come after the wait.
-        if PREFETCH > 0:
-            if program < works:
-                _prefetch_item(
-                    k_ptr, v_ptr, blocks_ptr + (program // NUM_KV_HEADS) * blocks_stride, start, stop, program % NUM_KV_HEADS,
-                    K_STRIDE_BLOCK, K_STRIDE_SLOT, K_STRIDE_HEAD, V_STRIDE_BLOCK, V_STRIDE_SLOT, V_STRIDE_HEAD,
-                    HEAD_COLS // LINE, LINE, BLOCK_SIZE, PREFETCH,
-                )  # fmt: skip
+        # The work list was complete before the kernel in front began. Queries and new K/V are what that kernel writes.
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
     if SPLIT:
@@ -265,9 +234,9 @@ def _paged_decode_kernel(
                 out_ptr, query_ptr, k_ptr, v_ptr, blocks_ptr + (work // NUM_KV_HEADS) * blocks_stride,
                 scratch_ptr, sums_ptr, arrived_ptr,
                 entry, start, stop, slot, first_slot, num_splits, work % NUM_KV_HEADS, logit_scale, v_scale,
-                out_stride_seq, out_stride_head, query_stride_seq, query_stride_head,
+                out_stride_seq, out_stride_head, query_stride_seq, query_stride_head, blocks_stride,
                 K_STRIDE_BLOCK, K_STRIDE_SLOT, K_STRIDE_HEAD, V_STRIDE_BLOCK, V_STRIDE_SLOT, V_STRIDE_HEAD,
-                NUM_KV_HEADS, GROUP, GROUP_ROWS, HEAD_DIM, HEAD_COLS, BLOCK_SIZE, TILE, SPLIT, MERGE_GROUP, MERGE_SPLITS, UPCAST, EVICT,
+                NUM_KV_HEADS, GROUP, GROUP_ROWS, HEAD_DIM, HEAD_COLS, BLOCK_SIZE, TILE, SPLIT, MAX_SPLITS, MERGE_ROWS, UPCAST,
             )  # fmt: skip
             item = items_ptr + ((work + tl.num_programs(0)) // NUM_KV_HEADS) * 8
             more = work + tl.num_programs(0) < works
@@ -277,10 +246,10 @@ def _paged_decode_kernel(
         _decode_item(
             out_ptr, query_ptr, k_ptr, v_ptr, blocks_ptr + (program // NUM_KV_HEADS) * blocks_stride,
             scratch_ptr, sums_ptr, arrived_ptr,
-            entry, start, stop, slot, first_slot, num_splits, program % NUM_KV_HEADS, logit_scale, v_scale,
-            out_stride_seq, out_stride_head, query_stride_seq, query_stride_head,
+            entry, start, stop, entry, entry, 1, program % NUM_KV_HEADS, logit_scale, v_scale,
+            out_stride_seq, out_stride_head, query_stride_seq, query_stride_head, blocks_stride,
             K_STRIDE_BLOCK, K_STRIDE_SLOT, K_STRIDE_HEAD, V_STRIDE_BLOCK, V_STRIDE_SLOT, V_STRIDE_HEAD,
-            NUM_KV_HEADS, GROUP, GROUP_ROWS, HEAD_DIM, HEAD_COLS, BLOCK_SIZE, TILE, SPLIT, MERGE_GROUP, MERGE_SPLITS, UPCAST, EVICT,
+            NUM_KV_HEADS, GROUP, GROUP_ROWS, HEAD_DIM, HEAD_COLS, BLOCK_SIZE, TILE, SPLIT, MAX_SPLITS, MERGE_ROWS, UPCAST,
         )  # fmt: skip
 
 
@@ -306,7 +275,7 @@ def _check(
     check_tensor("query", query, (None, None, None), FLOATS, device)
     entries, num_heads, head_dim = query.shape
     check_tensor("k_cache", k_cache, (None, None, None, head_dim), query.dtype, device)
-    num_kv_heads = k_cache.shape[2]
+    _, block_size, num_kv_heads, _ = k_cache.shape
     check_tensor("v_cache", v_cache, tuple(k_cache.shape), query.dtype, device)
     check_tensor("block_table", block_table, (None, None), torch.int32, device)
     check_tensor("rows", rows, (entries,), torch.int32, device)
@@ -316,21 +285,25 @@ def _check(
     check_tensor("count", count, (1,), torch.int32, device)
     check_tensor("scratch", scratch, (None,), torch.float32, device)
     check_tensor("arrived", arrived, (None,), torch.int32, device)
+    check_heads(num_heads, num_kv_heads, head_dim)
+    if split_size < 0 or split_size % SPLIT_UNIT:
+        raise ShapeError("split_size", f"a multiple of {SPLIT_UNIT}, or 0 for the rule", split_size)
+    size = split_size or decode_split_size(entries, num_kv_heads)
+    max_seq_len = block_table.shape[1] * block_size
+    check_work(entries, max_seq_len, size, block_size, num_kv_heads, items, blocks)
+    needed = max_items(entries, max_seq_len, size, num_kv_heads)
+    if needed > entries and scratch.shape[0] < scratch_size(needed, num_heads, head_dim):
+        raise ShapeError("scratch", f"at least {scratch_size(needed, num_heads, head_dim)} numbers", scratch.shape[0])
+    if needed > entries and arrived.shape[0] < entries * num_kv_heads:
+        raise ShapeError("arrived", f"at least {entries * num_kv_heads} numbers", arrived.shape[0])
+
+
+def check_heads(num_heads: int, num_kv_heads: int, head_dim: int) -> None:
+    """Raise unless attention is built for these heads."""
     if head_dim not in HEAD_DIMS:
         raise ShapeError("query", f"head_dim in {HEAD_DIMS}", head_dim)
     if num_heads % num_kv_heads or not 1 <= num_heads // num_kv_heads <= MAX_GROUP:
         raise ShapeError("query", f"num_heads a multiple of {num_kv_heads}, at most {MAX_GROUP} times", num_heads)
-    if split_size < 0 or split_size % SPLIT_UNIT:
-        raise ShapeError("split_size", f"a multiple of {SPLIT_UNIT}, or 0 for the table", split_size)
-    size = split_size or decode_split_size(entries, num_kv_heads)
-    max_seq_len = block_table.shape[1] * k_cache.shape[1]
-    check_work(entries, max_seq_len, size, k_cache.shape[1], items, blocks)
-    needed = max_items(entries, max_seq_len, size)
-    if needed > entries:
-        if scratch.shape[0] < scratch_size(needed, num_heads, head_dim):
-            raise ShapeError("scratch", f"at least {scratch_size(needed, num_heads, head_dim)} numbers", scratch.shape[0])
-        if arrived.shape[0] < entries * num_kv_heads:
-            raise ShapeError("arrived", f"at least {entries * num_kv_heads} numbers", arrived.shape[0])
 
 
 def _fake(query: Tensor, *_: object, **__: object) -> Tensor:
@@ -356,11 +329,53 @@ def paged_decode(
     v_scale: float = 1.0,
     launch_pdl: bool = False,
 ) -> Tensor:
-    """Attend one new query per entry to its sequence's stored keys."""
+    """Attend one new query per entry to its sequence's stored keys.
+
+    Args:
+        query: [num_seqs, num_heads, head_dim] fp16, bf16 or fp32. Rotated. Any strides but the last.
+        k_cache: [num_blocks, block_size, num_kv_heads, head_dim] as query. Read only. Any strides but the last.
+        v_cache: [num_blocks, block_size, num_kv_heads, head_dim] as k_cache.
+        block_table: [num_rows, max_blocks_per_seq] int32. Its width bounds every length.
+        rows: [num_seqs] int32. As given to `work_list`.
+        seq_lens: [num_seqs] int32. As given to `work_list`. An entry of length 0 is padding: it reads nothing.
+        items: int32. What `work_list` made of rows and seq_lens; so are blocks and count.
+        blocks: int32. See items.
+        count: [1] int32. See items.
+        scratch: fp32, at least `scratch_size(...)` numbers. Its content before and after means nothing.
+        arrived: int32, at least num_seqs * num_kv_heads numbers. Zeros before, and again after.
+        scale: Dimensionless factor on logits, 1 / sqrt(head_dim) as a rule.
+        split_size: As given to `work_list`; or 0, if that was `decode_split_size`, for the fastest launch at this batch.
+        k_scale: Stored keys are this many times too small. For fp8 caches to come.
+        v_scale: The same for values.
+        launch_pdl: Launch while the kernel in front still runs. It must then have been launched after the work list was
+            complete; query and the newest K/V may be its product.
+
+    Returns:
+        [num_seqs, num_heads, head_dim] as query, contiguous. Accumulated in fp32, cast once. Zeros for padding.
+
+    Raises:
+        ShapeError, DtypeError, StrideError: an argument does not fit.
+
+    Mutates:
+        scratch, arrived.
+
+    Accuracy:
+        Relative error in norm against fp64: 1e-6 for fp32, 5e-4 for fp16, 4e-3 for bf16. At a split size
+        that is given, not 0, an entry's bits depend on its own query, length and K/V alone.
+
+    Source:
+        Kwon et al. 2023, arXiv:2309.06180, section 4.1; online softmax of Milakov and Gimelshein 2018, arXiv:1805.02867;
+        splits as in Dao 2023, "Flash-Decoding for long-context inference", merged by the last program to finish.
+    """
     return launch_paged_decode(
         query, k_cache, v_cache, block_table.shape[1], items, blocks, count, scratch, arrived, scale, split_size, k_scale, v_scale,
         launch_pdl,
-    )
+    )  # fmt: skip
+
+
+@functools.cache
+def _num_multiprocessors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 132
 
 
 def launch_paged_decode(
@@ -380,36 +395,29 @@ def launch_paged_decode(
     launch_pdl: bool = False,
     launch: Launch | None = None,
 ) -> Tensor:
-    """Launch the kernel, in a given shape or the table's. For `paged_decode` and its benchmark."""
+    """Launch the kernel, in a given shape or the table's. As `paged_decode`, for it and its benchmark."""
     entries, num_heads, head_dim = query.shape
     _, block_size, num_kv_heads, _ = k_cache.shape
     group = num_heads // num_kv_heads
+    launch = launch or choose_launch(entries, num_kv_heads, head_dim, k_cache.element_size(), fixed_tile=split_size > 0)
     split_size = split_size or decode_split_size(entries, num_kv_heads)
-    capacity = max_items(entries, max_blocks * block_size, split_size)
+    capacity = max_items(entries, max_blocks * block_size, split_size, num_kv_heads)
     split = capacity > entries
-    launch = launch or choose_launch(entries, num_kv_heads, head_dim, block_size, k_cache.element_size())
     out = torch.empty_like(query, memory_format=torch.contiguous_format)
     head_cols = next_power_of_2(head_dim)
-    merge_group = next_power_of_2(group)
+    group_rows, splits = next_power_of_2(group), max_splits(num_kv_heads)
     programs = capacity * num_kv_heads
     if split:
         programs = min(programs, launch.programs_per_sm * _num_multiprocessors(query.device))
     _paged_decode_kernel[(programs,)](
-        out, query, k_cache, v_cache, items, blocks, count, scratch,
-        scratch[capacity * num_heads * head_dim :], arrived, scale * k_scale * math.log2(math.e), v_scale,
+        out, query, k_cache, v_cache, items, blocks, count, scratch, scratch[capacity * num_heads * head_dim :], arrived,
+        scale * k_scale * math.log2(math.e), v_scale,
         out.stride(0), out.stride(1), query.stride(0), query.stride(1), blocks.stride(0),
         K_STRIDE_BLOCK=k_cache.stride(0), K_STRIDE_SLOT=k_cache.stride(1), K_STRIDE_HEAD=k_cache.stride(2),
         V_STRIDE_BLOCK=v_cache.stride(0), V_STRIDE_SLOT=v_cache.stride(1), V_STRIDE_HEAD=v_cache.stride(2),
-        NUM_KV_HEADS=num_kv_heads, GROUP=group, GROUP_ROWS=max(16, merge_group), HEAD_DIM=head_dim, HEAD_COLS=head_cols,
+        NUM_KV_HEADS=num_kv_heads, GROUP=group, GROUP_ROWS=max(16, group_rows), HEAD_DIM=head_dim, HEAD_COLS=head_cols,
         BLOCK_SIZE=block_size, TILE=launch.tile, SPLIT=split,
-        MERGE_GROUP=merge_group, MERGE_SPLITS=max(1, 4096 // (merge_group * head_cols)),
-        UPCAST=INTERPRETED, EVICT=launch.evict, PDL=launch_pdl, PREFETCH=launch.prefetch, LINE=min(head_cols, 128 // k_cache.element_size()),
+        MAX_SPLITS=splits, MERGE_ROWS=max(1, min(group_rows, MERGE_NUMBERS // (splits * head_cols))), UPCAST=INTERPRETED, PDL=launch_pdl,
         num_warps=launch.num_warps, num_stages=launch.num_stages, launch_pdl=launch_pdl,
     )  # fmt: skip
     return out
-
-
-def _num_multiprocessors(device: torch.device) -> int:
-    if device.type != "cuda":
-        return 2
-    return torch.cuda.get_device_properties(device).multi_processor_count

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from nanofn_kernels._dispatch import FLOATS, INTERPRETED, check_tensor, define_op, jit, next_power_of_2, tl
 from nanofn_kernels.errors import ShapeError
-from nanofn_kernels.paged_decode import HEAD_DIMS, MAX_GROUP
+from nanofn_kernels.paged_decode import check_heads
 from nanofn_kernels.reference.paged_prefill import paged_prefill as _reference
 
 __all__ = ["Launch", "choose_launch", "paged_prefill"]
@@ -34,19 +34,21 @@ class Launch:
     num_stages: int
 
 
-def choose_launch(head_dim: int, element_bytes: int) -> Launch:
-    """Choose from a static table, measured on an H200."""
+def choose_launch(head_dim: int, block_size: int, element_bytes: int) -> Launch:
+    """Choose from a static table, measured on an H200 with 256 bytes a row."""
     row_bytes = element_bytes * next_power_of_2(head_dim)
     if element_bytes == 4:
         return Launch(block_rows=32, tile=32 if row_bytes <= 512 else 16, num_warps=4, num_stages=2)
     if row_bytes > 256:
         return Launch(block_rows=64, tile=64, num_warps=4, num_stages=2)
-    return Launch(block_rows=128, tile=64, num_warps=8, num_stages=3)
+    if block_size % 64:
+        return Launch(block_rows=128, tile=32, num_warps=8, num_stages=3)
+    return Launch(block_rows=64, tile=64, num_warps=4, num_stages=3)
 
 
 @jit
 def _prefill_tiles(
-    acc, maximum, total, q, position, k_head, v_head, table_row, begin, end, seq_len, logit_scale,
+    ids, acc, maximum, total, q, position, k_head, v_head, table_row, begin, end, seq_len, logit_scale,
     K_STRIDE_BLOCK: tl.constexpr, K_STRIDE_SLOT: tl.constexpr, V_STRIDE_BLOCK: tl.constexpr, V_STRIDE_SLOT: tl.constexpr,
     HEAD_DIM: tl.constexpr, HEAD_COLS: tl.constexpr, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
@@ -54,17 +56,19 @@ def _prefill_tiles(
     token = tl.arange(0, TILE)
     in_head = tl.arange(0, HEAD_COLS)[None, :] < HEAD_DIM
     for first in range(begin, end, TILE):
+        # The ids of this tile were loaded one tile ago: a load that a load waits for would not be pipelined as deeply.
+        block = ids.to(tl.int64)
         if BLOCK_SIZE % TILE == 0:
-            block = tl.load(table_row + first // BLOCK_SIZE).to(tl.int64)
             inside = first % BLOCK_SIZE
             k_rows = block * K_STRIDE_BLOCK + inside * K_STRIDE_SLOT + token[:, None] * K_STRIDE_SLOT
             v_rows = block * V_STRIDE_BLOCK + inside * V_STRIDE_SLOT + token[:, None] * V_STRIDE_SLOT
+            ids = tl.load(table_row + (first + TILE) // BLOCK_SIZE, mask=first + TILE < seq_len, other=0)
         else:
-            key_position = first + token
-            blocks = tl.load(table_row + key_position // BLOCK_SIZE, mask=key_position < seq_len, other=0).to(tl.int64)
-            slots = key_position % BLOCK_SIZE
-            k_rows = (blocks * K_STRIDE_BLOCK + slots * K_STRIDE_SLOT)[:, None]
-            v_rows = (blocks * V_STRIDE_BLOCK + slots * V_STRIDE_SLOT)[:, None]
+            slots = (first + token) % BLOCK_SIZE
+            k_rows = (block * K_STRIDE_BLOCK + slots * K_STRIDE_SLOT)[:, None]
+            v_rows = (block * V_STRIDE_BLOCK + slots * V_STRIDE_SLOT)[:, None]
+            next_token = first + TILE + token
+            ids = tl.load(table_row + next_token // BLOCK_SIZE, mask=next_token < seq_len, other=0)
         if MASKED:
             wanted = (first + token < seq_len)[:, None] & in_head
             k = tl.load(k_head + k_rows, mask=wanted, other=0.0).to(q.dtype)
@@ -84,7 +88,7 @@ def _prefill_tiles(
         total = total * shrink + tl.sum(weights, 1)
         acc = tl.dot(weights.to(q.dtype), v, acc=acc * shrink[:, None], input_precision="ieee", out_dtype=tl.float32)
         maximum = new_maximum
-    return acc, maximum, total
+    return ids, acc, maximum, total
 
 
 @jit
@@ -132,18 +136,23 @@ def _paged_prefill_kernel(
         table_row = table_ptr + row.to(tl.int64) * table_stride_row
         k_head = k_ptr + head * K_STRIDE_HEAD + dim[None, :]
         v_head = v_ptr + head * V_STRIDE_HEAD + dim[None, :]
+        if BLOCK_SIZE % TILE == 0:
+            ids = tl.load(table_row, mask=seq_len > 0, other=0)
+        else:
+            first_ids = tl.arange(0, TILE)
+            ids = tl.load(table_row + first_ids // BLOCK_SIZE, mask=first_ids < seq_len, other=0)
         acc = tl.zeros([BLOCK_ROWS, HEAD_COLS], tl.float32)
         # -1e30 and not -inf: the difference of two maxima must never be NaN.
         maximum = tl.full([BLOCK_ROWS], -1e30, tl.float32)
         total = tl.zeros([BLOCK_ROWS], tl.float32)
         end = tl.where(is_real, tl.minimum(first_position + TOKENS, seq_len), 0)
         whole = tl.where(is_real, (first_position + 1) // TILE * TILE, 0)
-        acc, maximum, total = _prefill_tiles(
-            acc, maximum, total, q, position, k_head, v_head, table_row, 0, whole, seq_len, logit_scale,
+        ids, acc, maximum, total = _prefill_tiles(
+            ids, acc, maximum, total, q, position, k_head, v_head, table_row, 0, whole, seq_len, logit_scale,
             K_STRIDE_BLOCK, K_STRIDE_SLOT, V_STRIDE_BLOCK, V_STRIDE_SLOT, HEAD_DIM, HEAD_COLS, BLOCK_SIZE, TILE, False,
         )  # fmt: skip
-        acc, maximum, total = _prefill_tiles(
-            acc, maximum, total, q, position, k_head, v_head, table_row, whole, end, seq_len, logit_scale,
+        ids, acc, maximum, total = _prefill_tiles(
+            ids, acc, maximum, total, q, position, k_head, v_head, table_row, whole, end, seq_len, logit_scale,
             K_STRIDE_BLOCK, K_STRIDE_SLOT, V_STRIDE_BLOCK, V_STRIDE_SLOT, HEAD_DIM, HEAD_COLS, BLOCK_SIZE, TILE, True,
         )  # fmt: skip
         result = acc * (v_scale / tl.where(total > 0.0, total, 1.0))[:, None]
@@ -175,14 +184,11 @@ def _check(
     check_tensor("block_table", block_table, (None, None), torch.int32, device)
     check_tensor("rows", rows, (None,), torch.int32, device)
     chunks = rows.shape[0]
-    check_tensor("query_start_loc", query_start_loc, (chunks + 1,), torch.int32, device)
-    check_tensor("seq_lens", seq_lens, (chunks,), torch.int32, device)
     if not 0 < chunks <= MAX_CHUNKS:
         raise ShapeError("rows", f"1 to {MAX_CHUNKS} chunks", chunks)
-    if head_dim not in HEAD_DIMS:
-        raise ShapeError("query", f"head_dim in {HEAD_DIMS}", head_dim)
-    if num_heads % num_kv_heads or not 1 <= num_heads // num_kv_heads <= MAX_GROUP:
-        raise ShapeError("query", f"num_heads a multiple of {num_kv_heads}, at most {MAX_GROUP} times", num_heads)
+    check_tensor("query_start_loc", query_start_loc, (chunks + 1,), torch.int32, device)
+    check_tensor("seq_lens", seq_lens, (chunks,), torch.int32, device)
+    check_heads(num_heads, num_kv_heads, head_dim)
     if scale <= 0 or k_scale <= 0:
         raise ShapeError("scale", "a positive number, and a positive k_scale", (scale, k_scale))
 
@@ -230,7 +236,7 @@ def launch_paged_prefill(
     _, block_size, num_kv_heads, _ = k_cache.shape
     group = num_heads // num_kv_heads
     group_rows = next_power_of_2(group)
-    launch = launch or choose_launch(head_dim, k_cache.element_size())
+    launch = launch or choose_launch(head_dim, block_size, k_cache.element_size())
     block_tokens = launch.block_rows // group_rows
     out = torch.empty_like(query, memory_format=torch.contiguous_format)
     # One block more than the chunks need: tokens behind the last bound are padding, and get zeros.

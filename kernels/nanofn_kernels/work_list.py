@@ -5,10 +5,20 @@ from torch import Tensor
 
 from nanofn_kernels._dispatch import cdiv, check_tensor, define_op, jit, next_power_of_2, tl
 from nanofn_kernels.errors import ShapeError
-from nanofn_kernels.reference.work_list import ITEM_FIELDS, MAX_SPLITS, NO_SPLIT, SPLIT_UNIT, num_splits, split_length
+from nanofn_kernels.reference.work_list import ITEM_FIELDS, NO_SPLIT, SPLIT_UNIT, max_splits, num_splits, split_length
 from nanofn_kernels.reference.work_list import work_list as _reference
 
-__all__ = ["ITEM_FIELDS", "MAX_SPLITS", "NO_SPLIT", "SPLIT_UNIT", "max_items", "max_item_blocks", "num_splits", "work_list"]
+__all__ = [
+    "ITEM_FIELDS",
+    "NO_SPLIT",
+    "SPLIT_UNIT",
+    "max_item_blocks",
+    "max_items",
+    "max_splits",
+    "num_splits",
+    "split_length",
+    "work_list",
+]
 
 MAX_ENTRIES = 4096
 """The largest batch: every program looks at all lengths at once."""
@@ -17,23 +27,24 @@ BLOCKS_A_PROGRAM = 32
 """Block ids of an item that one program copies."""
 
 
-def max_items(num_seqs: int, max_seq_len: int, split_size: int) -> int:
+def max_items(num_seqs: int, max_seq_len: int, split_size: int, num_kv_heads: int) -> int:
     """The most items that a batch can need.
 
     Args:
         num_seqs: Entries, padding included.
         max_seq_len: The longest sequence, in tokens.
         split_size: As for `work_list`.
+        num_kv_heads: As for `work_list`.
 
     Returns:
         The first size that `items` and `blocks` must have.
     """
-    return num_seqs * max(1, min(MAX_SPLITS, cdiv(max_seq_len, split_size)))
+    return num_seqs * max(1, min(max_splits(num_kv_heads), cdiv(max_seq_len, split_size)))
 
 
-def max_item_blocks(max_seq_len: int, split_size: int, block_size: int) -> int:
+def max_item_blocks(max_seq_len: int, split_size: int, block_size: int, num_kv_heads: int) -> int:
     """The most blocks that an item can touch: the second size that `blocks` must have."""
-    tokens = min(split_length(max_seq_len, split_size), max_seq_len)
+    tokens = min(split_length(max_seq_len, split_size, num_kv_heads), max_seq_len)
     return cdiv(tokens, block_size) + (tokens % block_size > 0)
 
 
@@ -105,6 +116,7 @@ def _check(
     seq_lens: Tensor,
     split_size: int,
     block_size: int,
+    num_kv_heads: int,
     items: Tensor,
     blocks: Tensor,
     count: Tensor,
@@ -122,12 +134,15 @@ def _check(
     if split_size <= 0 or split_size % SPLIT_UNIT:
         raise ShapeError("split_size", f"a positive multiple of {SPLIT_UNIT}", split_size)
     max_seq_len = block_table.shape[1] * block_size
-    check_work(entries, max_seq_len, split_size, block_size, items, blocks)
+    check_work(entries, max_seq_len, split_size, block_size, num_kv_heads, items, blocks)
 
 
-def check_work(entries: int, max_seq_len: int, split_size: int, block_size: int, items: Tensor, blocks: Tensor) -> None:
+def check_work(
+    entries: int, max_seq_len: int, split_size: int, block_size: int, num_kv_heads: int, items: Tensor, blocks: Tensor
+) -> None:
     """Raise unless items and blocks hold what a batch of full block-table rows would need."""
-    needed, columns = max_items(entries, max_seq_len, split_size), max_item_blocks(max_seq_len, split_size, block_size)
+    needed = max_items(entries, max_seq_len, split_size, num_kv_heads)
+    columns = max_item_blocks(max_seq_len, split_size, block_size, num_kv_heads)
     if items.shape[0] < needed or not items.is_contiguous():
         raise ShapeError("items", f"at least {needed} items for full rows of the block table, contiguous", list(items.shape))
     if blocks.shape[0] < needed or blocks.shape[1] < columns or not blocks.is_contiguous():
@@ -147,6 +162,7 @@ def work_list(
     seq_lens: Tensor,
     split_size: int,
     block_size: int,
+    num_kv_heads: int,
     items: Tensor,
     blocks: Tensor,
     count: Tensor,
@@ -154,8 +170,8 @@ def work_list(
     """Cut every entry's tokens into splits and list them, long ones first. Once a step, for all layers.
 
     An entry of n tokens becomes ceil(n / s) items, and an empty one becomes one item without tokens, whose
-    output is zeros. s is `split_size`, or ceil(n / 64) rounded up to 64 tokens where that is more, so no
-    sequence has more than 64 items and how one is cut depends on its own length alone.
+    output is zeros. s is `split_size`, or ceil(n / max_splits) rounded up to 64 tokens where that is more, so how
+    a sequence is cut depends on its own length alone.
 
     Args:
         block_table: [num_rows, max_blocks_per_seq] int32. Block ids; what a length does not reach is not looked at.
@@ -163,10 +179,11 @@ def work_list(
         seq_lens: [num_seqs] int32. Tokens to attend to, the newest included; 0 for padding.
         split_size: Tokens a split, a multiple of 64. `NO_SPLIT` keeps every sequence whole.
         block_size: Tokens a block.
-        items: [at least max_items(...), 8] int32. See `ITEM_FIELDS`: `start` and `stop` are token
+        num_kv_heads: K/V heads, which decide `max_splits`: 16 for 8 heads or more, 64 for 1 or 2.
+        items: int32, at least `max_items(...)` by 8, contiguous. See `ITEM_FIELDS`: `start` and `stop` are token
             positions, `slot` is the item's place in scratch, where an entry's slots are adjacent.
-        blocks: [at least max_items(...), at least max_item_blocks(...)] int32. Each item's block ids, beside it: so
-            attention reads them without waiting for the item.
+        blocks: int32, at least `max_items(...)` by `max_item_blocks(...)`, contiguous. Each item's block ids, beside
+            it: so attention reads them without waiting for the item.
         count: [1] int32. The number of items.
 
     Returns:
@@ -188,6 +205,6 @@ def work_list(
     entries = rows.shape[0]
     _work_list_kernel[(entries, cdiv(blocks.shape[1], BLOCKS_A_PROGRAM))](
         block_table, rows, seq_lens, items, blocks, count, min(split_size, NO_SPLIT), entries, items.shape[0], block_table.stride(0),
-        blocks.shape[1], ENTRIES=next_power_of_2(max(entries, 16)), UNIT=SPLIT_UNIT, SPLITS=MAX_SPLITS, BLOCK_SIZE=block_size,
+        blocks.shape[1], ENTRIES=next_power_of_2(max(entries, 16)), UNIT=SPLIT_UNIT, SPLITS=max_splits(num_kv_heads), BLOCK_SIZE=block_size,
         IDS=BLOCKS_A_PROGRAM, num_warps=4,
     )  # fmt: skip

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from nanofn_kernels._dispatch import cdiv
+from nanofn_kernels._dispatch import cdiv, next_power_of_2
 
 ITEM_FIELDS = ("entry", "start", "stop", "slot", "first_slot", "num_splits", "unused", "unused")
 """What the eight numbers of an item are."""
@@ -11,21 +11,26 @@ ITEM_FIELDS = ("entry", "start", "stop", "slot", "first_slot", "num_splits", "un
 SPLIT_UNIT = 64
 """Every split starts at a multiple of this many tokens, so a K/V tile never straddles two splits."""
 
-MAX_SPLITS = 64
-"""A sequence is cut into at most this many splits: a longer one gets longer splits, by its own length alone."""
-
 NO_SPLIT = 1 << 30
 """The split size that no sequence reaches."""
 
 
-def split_length(seq_len: int, split_size: int) -> int:
-    """The tokens of each split of a sequence but its last: the split size, or more when `MAX_SPLITS` asks for it."""
-    return max(split_size, SPLIT_UNIT * cdiv(seq_len, SPLIT_UNIT * MAX_SPLITS))
+def max_splits(num_kv_heads: int) -> int:
+    """How many splits a sequence has at most: enough for its heads to fill a GPU, few enough to merge at one go.
+
+    A longer sequence gets longer splits, by its own length alone.
+    """
+    return min(64, max(16, next_power_of_2(cdiv(128, num_kv_heads))))
 
 
-def num_splits(seq_len: int, split_size: int) -> int:
+def split_length(seq_len: int, split_size: int, num_kv_heads: int) -> int:
+    """The tokens of each split of a sequence but its last: the split size, or more when `max_splits` asks for it."""
+    return max(split_size, SPLIT_UNIT * cdiv(seq_len, SPLIT_UNIT * max_splits(num_kv_heads)))
+
+
+def num_splits(seq_len: int, split_size: int, num_kv_heads: int) -> int:
     """How many items a sequence becomes. An empty one is one item, which writes its zeros."""
-    return max(1, cdiv(seq_len, split_length(seq_len, split_size)))
+    return max(1, cdiv(seq_len, split_length(seq_len, split_size, num_kv_heads)))
 
 
 def work_list(
@@ -34,6 +39,7 @@ def work_list(
     seq_lens: Tensor,
     split_size: int,
     block_size: int,
+    num_kv_heads: int,
     items: Tensor,
     blocks: Tensor,
     count: Tensor,
@@ -42,7 +48,7 @@ def work_list(
     found = []
     first_slot = 0
     for entry, (row, length) in enumerate(zip(rows.tolist(), seq_lens.tolist(), strict=True)):
-        size, number = split_length(length, split_size), num_splits(length, split_size)
+        size, number = split_length(length, split_size, num_kv_heads), num_splits(length, split_size, num_kv_heads)
         for split in range(number):
             start, stop = split * size, min(length, (split + 1) * size)
             found.append((row, (entry, start, stop, first_slot + split, first_slot, number, 0, 0), stop - start == size))
