@@ -1,7 +1,8 @@
 """SamplingParams: how to choose tokens and when to stop. Names and meanings are vLLM's."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from operator import index
 from typing import Any, Self
 
 from attrs import evolve, field, fields, frozen
@@ -23,10 +24,27 @@ UNBUILT = (
     "bad_words",
     "logprobs",
     "prompt_logprobs",
+    "logprob_token_ids",
+    "flat_logprobs",
     "truncate_prompt_tokens",
     "structured_outputs",
+    "spaces_between_special_tokens",
+    "skip_reading_prefix_cache",
+    "thinking_token_budget",
+    "repetition_detection",
 )
 """Fields that are checked and refused: a value other than the default would be ignored."""
+
+
+def _as_whole(value: Any) -> Any:
+    """Make Python's integer of another library's; leave everything else for the check."""
+    return index(value) if hasattr(value, "__index__") and not isinstance(value, bool) else value
+
+
+def _as_seed(value: Any) -> Any:
+    """Read -1 as vLLM does: no seed."""
+    value = _as_whole(value)
+    return None if value == -1 and not isinstance(value, bool) else value
 
 
 def _as_tuple(value: Any) -> Any:
@@ -34,8 +52,11 @@ def _as_tuple(value: Any) -> Any:
     if value is None or isinstance(value, tuple):
         return value
     if isinstance(value, Mapping):
-        return tuple(sorted(value.items()))
-    return (value,) if isinstance(value, str) else tuple(value)
+        return tuple(sorted((_as_whole(key), item) for key, item in value.items()))
+    if isinstance(value, str):
+        return (value,)
+    # What is no list at all is left for the check.
+    return tuple([_as_whole(item) for item in value]) if isinstance(value, Iterable) else value
 
 
 @frozen(kw_only=True)
@@ -47,7 +68,7 @@ class SamplingParams:
         temperature: 0 (anything below 1e-5) always takes the likeliest token; 1 samples from the model's own
             distribution.
         max_tokens: Most output tokens; None is as many as `max_model_len` allows. vLLM's default is 16.
-        seed: 64 bits; None draws one, which the output records.
+        seed: 64 bits; None or -1 draws one, which the output records.
         ignore_eos: Go on after the end-of-sequence token.
         stop_token_ids: Further token ids that end the output.
         skip_special_tokens: Leave special tokens out of the text.
@@ -66,25 +87,31 @@ class SamplingParams:
         bad_words: Texts that may not appear.
         logprobs: How many likeliest tokens to report at each position.
         prompt_logprobs: The same for the prompt.
+        logprob_token_ids: Ids to report at each position, besides the chosen one.
+        flat_logprobs: Report in one flat record.
         truncate_prompt_tokens: Keep only so many last prompt tokens.
         structured_outputs: A grammar that the output follows.
+        spaces_between_special_tokens: False joins special tokens without blanks.
+        skip_reading_prefix_cache: Compute the whole prompt.
+        thinking_token_budget: Most tokens of thinking.
+        repetition_detection: When to end an output that repeats itself.
 
     Raises:
         ParameterError: A value is out of its range.
     """
 
-    n: int = 1
+    n: int = field(default=1, converter=_as_whole)
     temperature: float = 1.0
-    max_tokens: int | None = 256
-    seed: int | None = None
+    max_tokens: int | None = field(default=256, converter=_as_whole)
+    seed: int | None = field(default=None, converter=_as_seed)
     ignore_eos: bool = False
     stop_token_ids: tuple[int, ...] | None = field(default=None, converter=_as_tuple)
     skip_special_tokens: bool = True
     detokenize: bool = True
     top_p: float = 1.0
-    top_k: int = 0
+    top_k: int = field(default=0, converter=_as_whole)
     min_p: float = 0.0
-    min_tokens: int = 0
+    min_tokens: int = field(default=0, converter=_as_whole)
     stop: tuple[str, ...] | None = field(default=None, converter=_as_tuple)
     include_stop_str_in_output: bool = False
     presence_penalty: float = 0.0
@@ -93,10 +120,16 @@ class SamplingParams:
     logit_bias: tuple[tuple[int, float], ...] | None = field(default=None, converter=_as_tuple)
     allowed_token_ids: tuple[int, ...] | None = field(default=None, converter=_as_tuple)
     bad_words: tuple[str, ...] | None = field(default=None, converter=_as_tuple)
-    logprobs: int | None = None
-    prompt_logprobs: int | None = None
-    truncate_prompt_tokens: int | None = None
+    logprobs: int | None = field(default=None, converter=_as_whole)
+    prompt_logprobs: int | None = field(default=None, converter=_as_whole)
+    logprob_token_ids: tuple[int, ...] | None = field(default=None, converter=_as_tuple)
+    flat_logprobs: bool = False
+    truncate_prompt_tokens: int | None = field(default=None, converter=_as_whole)
     structured_outputs: Any = None
+    spaces_between_special_tokens: bool = True
+    skip_reading_prefix_cache: bool | None = None
+    thinking_token_budget: int | None = field(default=None, converter=_as_whole)
+    repetition_detection: Any = None
 
     def __attrs_post_init__(self) -> None:
         _whole("n", self.n, 1)
@@ -113,6 +146,7 @@ class SamplingParams:
             ("logprobs", -1),
             ("prompt_logprobs", -1),
             ("truncate_prompt_tokens", 1),
+            ("thinking_token_budget", -1),
         ):
             if getattr(self, name) is not None:
                 _whole(name, getattr(self, name), least)
@@ -120,13 +154,23 @@ class SamplingParams:
             raise ParameterError("min_tokens", self.min_tokens, f"at most max_tokens, which is {self.max_tokens}")
         if self.seed is not None and not (_is_whole(self.seed) and -(2**63) <= self.seed < 2**64):
             raise ParameterError("seed", self.seed, "an integer of 64 bits, or None")
-        for name in ("stop_token_ids", "allowed_token_ids"):
-            for token_id in getattr(self, name) or ():
+        if self.allowed_token_ids == ():
+            raise ParameterError("allowed_token_ids", [], "a list of at least one id, or None")
+        self._check_lists()
+
+    def _check_lists(self) -> None:
+        for name in ("stop_token_ids", "allowed_token_ids", "logprob_token_ids"):
+            for token_id in _listed(name, getattr(self, name)):
                 _whole(name, token_id, 0)
         for name in ("stop", "bad_words"):
-            for text in getattr(self, name) or ():
+            for text in _listed(name, getattr(self, name)):
                 if not isinstance(text, str) or not text:
                     raise ParameterError(name, text, "a text of at least one character, or a list of such")
+        for pair in _listed("logit_bias", self.logit_bias):
+            if not isinstance(pair, tuple) or len(pair) != 2:
+                raise ParameterError("logit_bias", pair, "a dict from token id to bias")
+            _whole("logit_bias", pair[0], 0)
+            _number("logit_bias", pair[1], -math.inf, math.inf)
 
     def replace(self, **changes: Any) -> Self:
         """Copy with some fields changed."""
@@ -136,9 +180,15 @@ class SamplingParams:
 def unbuilt_fields(params: SamplingParams) -> tuple[str, ...]:
     """Name the fields that are set and that nothing carries out yet."""
     defaults = {attribute.name: attribute.default for attribute in fields(SamplingParams)}
-    # -1 is vLLM's other way to write "no top-k".
-    is_off = {"top_k": params.top_k == -1}
-    return tuple([name for name in UNBUILT if getattr(params, name) != defaults[name] and not is_off.get(name, False)])
+    # Other ways to say nothing: an empty list, and vLLM's -1 for top-k.
+    off = {"top_k": -1}
+    return tuple([name for name in UNBUILT if getattr(params, name) not in (defaults[name], (), off.get(name, ()))])
+
+
+def _listed(name: str, value: Any) -> tuple[Any, ...]:
+    if value is not None and not isinstance(value, tuple):
+        raise ParameterError(name, value, "a list, or None")
+    return value or ()
 
 
 def _is_whole(value: Any) -> bool:
@@ -151,7 +201,7 @@ def _whole(name: str, value: Any, least: int) -> None:
 
 
 def _number(name: str, value: Any, least: float, most: float, *, excludes_least: bool = False) -> None:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < math.inf
     if not is_number or not least <= value <= most or (excludes_least and value == least):
         above = f"above {least:g}" if excludes_least else f"at least {least:g}"
         raise ParameterError(name, value, f"a number {above}" + (f" and at most {most:g}" if most < math.inf else ""))
