@@ -27,7 +27,7 @@ def main() -> None:
     options = parser.parse_args()
     limits = gpu.ceilings()
     base = {"kernel": "norm_rope_store", **gpu.environment(), **limits}
-    launches = [Launch(h, w) for h, w in ((8, 1), (4, 2), (8, 4), (16, 2), (2, 1))] if options.explore else [LAUNCH]
+    launches = [Launch(h, w) for h, w in ((8, 1), (4, 1), (8, 4), (16, 4), (32, 4))] if options.explore else [LAUNCH]
     print(limits)
     for heads, tokens in ((16, 1), (16, 8), (16, 32), (16, 256), (16, 16384), (32, 1), (32, 32), (32, 16384)):
         width = (heads + 2 * KV_HEADS) * HEAD_DIM

@@ -17,7 +17,7 @@ import offline
 from nanofn_kernels.paged_prefill import Launch, choose_launch, launch_paged_prefill
 
 KV_HEADS, HEAD_DIM = 8, 128
-POINTS = ((4, 4096), (16, 1024))
+POINTS = ((4, 4096), (16, 1024), (1, 16384))
 LAUNCHES = (
     Launch(64, 64, 4, 3), Launch(64, 64, 4, 2), Launch(128, 64, 8, 3), Launch(128, 64, 8, 2), Launch(128, 32, 8, 4), Launch(128, 32, 8, 3),
     Launch(64, 32, 4, 3), Launch(64, 32, 4, 4),
@@ -46,10 +46,9 @@ def main() -> None:
     parser.add_argument("--explore", action="store_true")
     parser.add_argument("--compile", type=int, nargs=2)
     options = parser.parse_args()
-    launches = LAUNCHES if options.explore else (choose_launch(HEAD_DIM, 2),)
     sizes = (64, 16)
     heads_of = (16,) if options.explore else (16, 32)
-    todo = [(*p, size, heads, launch) for size in sizes for heads in heads_of for p in POINTS for launch in launches]
+    todo = [(*p, size, heads, launch) for size in sizes for heads in heads_of for p in POINTS for launch in (LAUNCHES if options.explore else (choose_launch(HEAD_DIM, size, 2),))]
     if options.compile:
         with offline.recording():
             for chunks, context, size, heads, launch in gpu.share(todo, *options.compile):

@@ -24,8 +24,7 @@ MERGE_NUMBERS = 4096
 def decode_split_size(num_seqs: int, num_kv_heads: int) -> int:
     """Choose the split size by batch: the default mode's rule, from measurements on an H200.
 
-    One program a multiprocessor with a deep pipeline reads as fast as the memory allows, so a split is as long as it
-    may be while about 128 programs have work at 1,024 tokens a sequence.
+    From 128 programs on, one a multiprocessor with a deep pipeline reads as fast as splits would, and nothing is merged.
 
     Args:
         num_seqs: Entries of the bucket, padding included.
@@ -35,7 +34,7 @@ def decode_split_size(num_seqs: int, num_kv_heads: int) -> int:
         Tokens a split, for `work_list` and `paged_decode`. Bits depend on it: a constant gives batch-invariant ones.
     """
     pairs = num_seqs * num_kv_heads
-    return NO_SPLIT if pairs >= 128 else max(SPLIT_UNIT, 8 * pairs // SPLIT_UNIT * SPLIT_UNIT)
+    return NO_SPLIT if pairs >= 128 else max(SPLIT_UNIT, 4 * pairs // SPLIT_UNIT * SPLIT_UNIT)
 
 
 def scratch_size(num_items: int, num_heads: int, head_dim: int) -> int:
@@ -75,13 +74,17 @@ def choose_launch(num_seqs: int, num_kv_heads: int, head_dim: int, element_bytes
     """
     pairs, row_bytes = num_seqs * num_kv_heads, element_bytes * next_power_of_2(head_dim)
     if element_bytes == 4 or row_bytes > 512:
-        return Launch(tile=16, num_warps=4, num_stages=3, programs_per_sm=3)
+        return Launch(tile=16, num_warps=4, num_stages=2, programs_per_sm=3)
     if row_bytes > 256:
         return Launch(tile=32, num_warps=4, num_stages=3, programs_per_sm=2)
-    if pairs <= 132:
-        return Launch(tile=64, num_warps=4, num_stages=4)
-    if fixed_tile or pairs < 512:
-        return Launch(tile=64, num_warps=4, num_stages=3, programs_per_sm=3)
+    if fixed_tile:
+        return Launch(tile=64, num_warps=4, num_stages=3, programs_per_sm=1 if pairs < 32 else 3)
+    if pairs < 32:
+        return Launch(tile=64, num_warps=4, num_stages=3)
+    if pairs < 128:
+        return Launch(tile=32, num_warps=2, num_stages=4, programs_per_sm=2)
+    if pairs < 512:
+        return Launch(tile=64, num_warps=4, num_stages=4 if pairs <= 132 else 3)
     return Launch(tile=16, num_warps=1, num_stages=3 if pairs < 1024 else 2, programs_per_sm=12)
 
 
