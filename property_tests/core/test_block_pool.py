@@ -44,7 +44,7 @@ def test_the_pool_counts_what_its_owners_hold(data, num_blocks) -> None:
         else:
             for block in data.draw(st.sampled_from(tables)):
                 published += 1
-                index = publish(index, block, digest(published))
+                index = publish(index, [(block, digest(published))])
         check_pool(pool, index, tables)
 
 
@@ -71,7 +71,7 @@ def test_blocks_are_reused_in_the_order_that_keeps_prefixes() -> None:
     pool, index, table = allocate(BlockPool(8), PrefixIndex(), 3)
     pool, index, other = allocate(pool, index, 2)
     for number, block in enumerate((*table, other[0])):
-        index = publish(index, block, digest(number))
+        index = publish(index, [(block, digest(number))])
     pool = release(pool, index, table)  # blocks 0, 1, 2, all published
     pool = release(pool, index, other)  # blocks 3 and 4; 4 holds no prefix
     pool, index, blocks = allocate(pool, index, 8)
@@ -83,7 +83,7 @@ def test_partial_blocks_do_not_push_out_cached_ones() -> None:
     """55 tokens in blocks of 16: the partial block is reused first, the full ones last and from their tail."""
     pool, index, table = allocate(BlockPool(10), PrefixIndex(), 4)
     for number, block in enumerate(table[:3]):
-        index = publish(index, block, digest(number))
+        index = publish(index, [(block, digest(number))])
     pool = release(pool, index, table)
     assert allocate(pool, index, 10)[2] == (3, 4, 5, 6, 7, 8, 9, 2, 1, 0)
 
@@ -93,7 +93,7 @@ def test_a_block_handed_out_is_in_the_index_no_more() -> None:
     pool, index, table = allocate(BlockPool(2), PrefixIndex(), 2)
     chain = Chunked().extend([digest(1), digest(2)])
     for block, name in zip(table, chain, strict=True):
-        index = publish(index, block, name)
+        index = publish(index, [(block, name)])
     pool = release(pool, index, table)
     _, index, blocks = allocate(pool, index, 1)
     assert blocks == (1,)
@@ -103,7 +103,7 @@ def test_a_block_handed_out_is_in_the_index_no_more() -> None:
 def test_a_hit_revives_a_cached_block() -> None:
     """Sharing a free cached block takes it off the free list, sharing a held one counts it twice."""
     pool, index, table = allocate(BlockPool(3), PrefixIndex(), 2)
-    index = publish(publish(index, 0, digest(0)), 1, digest(1))
+    index = publish(index, [(0, digest(0)), (1, digest(1))])
     pool = share(release(pool, index, table), table)
     assert pool.num_free == 1
     assert not len(pool.shared)
@@ -116,7 +116,7 @@ def test_a_hit_revives_a_cached_block() -> None:
 def test_three_owners_count_down_one_by_one() -> None:
     """A block with three references needs three releases."""
     pool, index, table = allocate(BlockPool(1), PrefixIndex(), 1)
-    index = publish(index, 0, digest(0))
+    index = publish(index, [(0, digest(0))])
     pool = share(share(pool, table), table)
     for left in (2, None, None):
         assert pool.num_free == 0
@@ -134,7 +134,7 @@ def test_taking_more_than_is_free_is_a_bug_of_the_caller() -> None:
 def test_num_freed_counts_what_nobody_else_holds() -> None:
     """A shared block is freed only together with all its owners."""
     pool, index, table = allocate(BlockPool(4), PrefixIndex(), 2)
-    index = publish(index, 0, digest(0))
+    index = publish(index, [(0, digest(0))])
     pool = share(pool, (0,))
     pool, index, more = allocate(pool, index, 1)
     other = (0, *more)
@@ -147,7 +147,7 @@ def test_num_freed_counts_what_nobody_else_holds() -> None:
 def test_forgotten_blocks_are_free_and_empty() -> None:
     """Clearing the cache keeps the number of free blocks."""
     pool, index, table = allocate(BlockPool(3), PrefixIndex(), 2)
-    index = publish(index, 0, digest(0))
+    index = publish(index, [(0, digest(0))])
     pool = forget_cached(release(pool, index, table))
     assert pool.num_free == 3
     assert not len(pool.cached)
@@ -156,7 +156,7 @@ def test_forgotten_blocks_are_free_and_empty() -> None:
 
 def test_the_first_holder_of_a_digest_stays() -> None:
     """A second block with the same prefix is found once the first is gone, and no empty entry is left."""
-    index = publish(publish(PrefixIndex(), 0, digest(1)), 3, digest(1))
+    index = publish(PrefixIndex(), [(0, digest(1)), (3, digest(1))])
     chain = Chunked().push(digest(1))
     assert match(index, chain, 1) == (0,)
     index = withdraw(index, 0)
@@ -169,17 +169,18 @@ def test_the_first_holder_of_a_digest_stays() -> None:
 
 
 def test_a_published_block_keeps_its_digest() -> None:
-    """Publishing again changes nothing."""
-    index = publish(PrefixIndex(), 0, digest(1))
-    assert publish(index, 0, digest(2)) == index
+    """Publishing again changes nothing, also within one call."""
+    index = publish(PrefixIndex(), [(0, digest(1))])
+    assert publish(index, [(0, digest(2))]) == index
+    assert publish(PrefixIndex(), [(0, digest(1)), (0, digest(2))]) == index
 
 
 def test_a_match_ends_at_the_first_gap() -> None:
     """Only an unbroken chain from the start is found, and no more than asked for."""
     chain = Chunked().extend([digest(1), digest(2), digest(3)])
-    index = publish(publish(PrefixIndex(), 4, digest(1)), 5, digest(3))
+    index = publish(PrefixIndex(), [(4, digest(1)), (5, digest(3))])
     assert match(index, chain, 3) == (4,)
-    index = publish(index, 6, digest(2))
+    index = publish(index, [(6, digest(2))])
     assert match(index, chain, 3) == (4, 6, 5)
     assert match(index, chain, 2) == (4, 6)
     assert match(index, chain, 0) == ()

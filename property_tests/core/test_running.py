@@ -11,7 +11,9 @@ from nanofn.state.sequence import Sequence
 
 def sequence(number, **facts):
     """A sequence with a row."""
-    return Sequence(SequenceId(number), request(number, 3), 0, max_num_tokens=9, num_tokens=3, row=Row(number), **facts)
+    return Sequence(
+        SequenceId(number), request(number, 3), 0, 3, max_num_tokens=9, num_tokens=3, row=Row(number), **facts
+    )
 
 
 def test_the_columns_are_the_fields_of_a_sequence() -> None:
@@ -31,7 +33,7 @@ def test_running_is_a_list_of_sequences(numbers, gone) -> None:
     assert running.get(SequenceId(77)) is None
     assert list(running.without(gone)) == [record for record in records if record.sequence_id not in gone]
     assert running.without(()) is running
-    assert running.append(()) is running
+    assert running.append(()) == running
 
 
 def test_only_decode_means_one_token_each_that_can_be_planned() -> None:
@@ -40,6 +42,7 @@ def test_only_decode_means_one_token_each_that_can_be_planned() -> None:
     assert Running().only_decode
     assert Running().append([decoding, sequence(1, num_computed_tokens=7)]).only_decode
     prefilling, awaiting = sequence(1, num_computed_tokens=1), sequence(1, num_computed_tokens=8)
-    careful = evolve(decoding, request=request(1, 3, plans_ahead=False))
+    careful = evolve(decoding, request=request(1, 3, plans_ahead=False), num_computed_tokens=3)
+    assert Running().append([evolve(careful, num_computed_tokens=2)]).only_decode
     for other in (prefilling, awaiting, careful):
         assert not Running().append([decoding, other]).only_decode

@@ -8,11 +8,13 @@ from core.build import grants, request, work
 from core.random_work import random_work
 from nanofn.policy import fcfs
 from nanofn.schedule import commit as commit_module, plan as plan_module
+from nanofn.schedule.commit_decodes import commit_decodes
+from nanofn.schedule.plan_decodes import plan_decodes
 from nanofn.schedule.transition import transition
 from nanofn.state.engine_state import initial_state
 from nanofn.state.events import StepCompleted, StepDecided
 from nanofn.state.persistent import sorted_items
-from nanofn.state.step_plan import StepResult
+from nanofn.state.step_plan import PlanEntries, StepResult
 
 
 @pytest.fixture
@@ -21,8 +23,10 @@ def general(monkeypatch):
 
     def run(state, event):
         with monkeypatch.context() as patch:
-            patch.setattr(plan_module, "plan_decodes", lambda *_: None)
-            patch.setattr(commit_module, "commit_decodes", lambda *_: None)
+            patch.setattr(plan_module, "plan_decodes", lambda state, _: plan_decodes(state, ()))
+            patch.setattr(
+                commit_module, "commit_decodes", lambda state, *_: commit_decodes(state, PlanEntries(), (), 0)
+            )
             return transition(state, event)
 
     return run
@@ -51,10 +55,7 @@ def test_special_paths_equal_the_general_ones(shard: int, general) -> None:
             running = state.running.sequence_id
             for each in (event, StepDecided(grants(*running), now_us=0)):
                 if isinstance(each, StepDecided):
-                    num_special += plan_module.plan_decodes(state, each.decision) is not None
-                if isinstance(each, StepCompleted):
-                    special = commit_module.commit_decodes(state, state.in_flight[0], each.result)
-                    num_special += special is not None
+                    num_special += len(plan_decodes(state, each.decision.grants).entries)
                 if isinstance(each, StepDecided | StepCompleted):
                     assert same(transition(state, each), general(state, each)), (seed, each)
             state, _ = transition(state, event)
@@ -76,6 +77,26 @@ def test_long_decodes_are_the_same_on_either_path(seed: int, depth: int, general
         assert same(transition(state, event), general(state, event))
         state, _ = transition(state, event)
     run.check_outputs()
+
+
+@pytest.mark.parametrize("block_size", [64, 96, 150])
+def test_large_blocks_are_the_same_on_either_path(block_size: int, general) -> None:
+    """Outputs longer than a tail may be nested, over blocks of more tokens than that."""
+    run = work(block_size=block_size, num_blocks=16, max_model_len=600)
+    for request_id, length in enumerate([1, block_size - 1, block_size, 2 * block_size + 1]):
+        run.arrive(request(request_id, length, max_tokens=330))
+    run.drain(fcfs, depth=2)
+    run.check_outputs()
+    state = initial_state(run.state.limits)
+    for event in run.log:
+        assert same(transition(state, event), general(state, event))
+        state, _ = transition(state, event)
+        assert all(nesting(tail) <= 64 for tail in state.running.tail)
+
+
+def nesting(tail):
+    """How deep a tail is nested."""
+    return 1 + nesting(tail[0]) if isinstance(tail, tuple) else 0
 
 
 def test_a_wrong_number_of_tokens_is_refused_on_either_path(general) -> None:

@@ -37,6 +37,7 @@ def admit(state: EngineState, request: Request) -> tuple[EngineState, tuple[Admi
             sequence_id=SequenceId(first + child),
             request=request,
             child=child,
+            num_prompt_tokens=num_tokens,
             max_num_tokens=min(num_tokens + request.max_tokens, limits.max_model_len),
             num_tokens=num_tokens,
             last_output_step=state.num_steps,

@@ -1,18 +1,22 @@
 """commit: the oldest plan's result becomes known tokens, published blocks and endings."""
 
+from itertools import compress
+
 from attrs import evolve
 
 from nanofn.errors import PlanOrderError
-from nanofn.request import PlanId, TokenId
-from nanofn.schedule.commit_decodes import commit_decodes
+from nanofn.request import BlockId, PlanId, SequenceId, TokenId
+from nanofn.schedule.commit_decodes import Committed, commit_decodes
+from nanofn.schedule.ending import ending
 from nanofn.schedule.finish import finish
-from nanofn.state.digest import Digest, next_digest, root_digest, token_bytes
+from nanofn.state.digest import Digest, grown
 from nanofn.state.effects import Finished, TokensCommitted
 from nanofn.state.engine_state import EngineState
-from nanofn.state.prefix_index import PrefixIndex, publish
-from nanofn.state.running import Running, record
+from nanofn.state.prefix_index import publish
+from nanofn.state.running import transposed
 from nanofn.state.sequence import Sequence
-from nanofn.state.step_plan import PlanEntry, StepPlan, StepResult
+from nanofn.state.sorted_table import SortedTable
+from nanofn.state.step_plan import PlanEntries, PlanEntry, StepResult
 
 
 def commit(
@@ -36,54 +40,86 @@ def commit(
     Raises:
         PlanOrderError: An older plan has no result yet, or the number of tokens is not that of sampling entries.
     """
-    if all(step_plan.plan_id != plan_id for step_plan in state.in_flight):
+    if plan_id not in [step_plan.plan_id for step_plan in state.in_flight]:
         return state, ()
-    step_plan = state.in_flight[0]
-    num_samples = sum(step_plan.entries.samples)
+    step_plan, token_ids = state.in_flight[0], result.token_ids
     if step_plan.plan_id != plan_id:
         raise PlanOrderError(plan_id, f"plan {step_plan.plan_id}")
-    if len(result.token_ids) != num_samples:
-        raise PlanOrderError(plan_id, f"{num_samples} tokens instead of {len(result.token_ids)}")
-    state = evolve(state, in_flight=state.in_flight[1:])
-    return commit_decodes(state, step_plan, result) or _commit_entries(state, step_plan, result)
+    num_samples = sum(step_plan.entries.samples)
+    if len(token_ids) != num_samples:
+        raise PlanOrderError(plan_id, f"{num_samples} tokens instead of {len(token_ids)}")
+    entries, tokens = _living(state, step_plan.entries, token_ids)
+    done = commit_decodes(state, entries, tokens, result.now_us)
+    waiting, number = state.waiting, len(done.sequence_ids)
+    if number < len(entries.sequence_id):
+        waiting, done = _commit_one_by_one(state, done, entries[number:], tokens[number:], result.now_us)
+    state = state.committed(waiting, done.running, done.prefix_index)
+    effects: tuple[TokensCommitted | Finished, ...] = ()
+    if done.sequence_ids:
+        effects = (TokensCommitted(done.sequence_ids, done.token_ids, done.num_output_tokens),)
+    if done.endings:
+        state, finished = finish(state, done.endings)
+        effects += finished
+    return state, effects
 
 
-def _commit_entries(
-    state: EngineState, step_plan: StepPlan, result: StepResult
-) -> tuple[EngineState, tuple[TokensCommitted | Finished, ...]]:
-    running, waiting, index = list(state.running), state.waiting, state.prefix_index
-    places = {sequence.sequence_id: place for place, sequence in enumerate(running)}
-    tokens = iter(result.token_ids)
-    accepted: list[tuple[Sequence, TokenId]] = []
-    for entry in step_plan.entries:
-        token_id = next(tokens) if entry.samples else None
+def _living(
+    state: EngineState, entries: PlanEntries, token_ids: tuple[TokenId, ...]
+) -> tuple[PlanEntries, tuple[TokenId | None, ...]]:
+    """Give each entry its token or None, and drop the entries of sequences that have ended."""
+    if entries.sequence_id == state.running.sequence_id and len(token_ids) == len(entries):
+        return entries, token_ids
+    tokens, running = iter(token_ids), frozenset(state.running.sequence_id)
+    given = [next(tokens) if samples else None for samples in entries.samples]
+    alive = [key in running or state.waiting.get(key) is not None for key in entries.sequence_id]
+    if all(alive):
+        return entries, tuple(given)
+    return PlanEntries(*[tuple(compress(column, alive)) for column in entries.columns]), tuple(compress(given, alive))
+
+
+def _commit_one_by_one(
+    state: EngineState, done: Committed, entries: PlanEntries, tokens: tuple[TokenId | None, ...], now_us: int
+) -> tuple[SortedTable[Sequence], Committed]:
+    """Commit the entries that follow those done, whose sequences are alive."""
+    running, waiting, index, size = done.running, state.waiting, done.prefix_index, state.limits.block_size
+    places = {sequence_id: place for place, sequence_id in enumerate(running.sequence_id)}
+    changed: dict[int, Sequence] = {}
+    accepted: list[tuple[SequenceId, TokenId, int]] = []
+    endings: list[Finished] = [*done.endings]
+    for entry, token_id in zip(entries, tokens, strict=True):
         place = places.get(entry.sequence_id)
         sequence = waiting.get(entry.sequence_id) if place is None else running[place]
         if sequence is None:
             continue
         if token_id is not None and entry.first_position + entry.num_tokens == sequence.num_tokens:
-            sequence = _with_token(state, sequence, token_id, result.now_us)
-            accepted.append((sequence, token_id))
+            sequence = _with_token(state, sequence, token_id, now_us)
+            count, is_longest = sequence.num_output_tokens, sequence.num_tokens == sequence.max_num_tokens
+            accepted.append((sequence.sequence_id, token_id, count))
+            end = ending(sequence.sequence_id, sequence.request, token_id, count, is_longest=is_longest)
+            endings += [end] if end is not None else []
         if place is None:
             waiting = waiting.set(sequence.sequence_id, sequence)
         else:
-            running[place] = sequence
+            changed[place] = sequence
             if sequence.epoch == entry.epoch:
-                index = _publish_written(index, sequence, entry, state.limits.block_size)
-    columns = zip(*[record(sequence) for sequence in running], strict=True)
-    state = evolve(state, running=Running(*columns), waiting=waiting, prefix_index=index)
-    state, finished = finish(state, [ending for pair in accepted if (ending := _ending(*pair)) is not None])
-    return state, (*_committed(accepted), *finished)
+                index = publish(index, _written(sequence, entry, size))
+    ids, token_ids, counts = zip(*accepted, strict=True) if accepted else ((), (), ())
+    return waiting, Committed(
+        running.put(list(changed), transposed(changed.values())),
+        index,
+        done.sequence_ids + ids,
+        done.token_ids + token_ids,
+        done.num_output_tokens + counts,
+        tuple(endings),
+    )
 
 
 def _with_token(state: EngineState, sequence: Sequence, token_id: TokenId, now_us: int) -> Sequence:
     """Append an accepted token; digest the block if it is full now."""
-    limits, chain, tail = state.limits, sequence.chain, sequence.tail
-    num_tokens = sequence.num_tokens + 1
-    if limits.enable_prefix_caching:
-        tail += token_bytes((token_id,))
-        if num_tokens % limits.block_size == 0:
-            chain, tail = chain.push(extended_digest(sequence, tail, limits.digest_key)), b""
+    chain, tail, num_tokens = sequence.chain, sequence.tail, sequence.num_tokens + 1
+    if state.limits.enable_prefix_caching:
+        num_rest = num_tokens % state.limits.block_size
+        chain, tail = grown(chain, (tail, token_id), sequence.request, num_rest, state.limits)
     return evolve(
         sequence,
         num_tokens=num_tokens,
@@ -95,33 +131,8 @@ def _with_token(state: EngineState, sequence: Sequence, token_id: TokenId, now_u
     )
 
 
-def extended_digest(sequence: Sequence, block: bytes, digest_key: bytes) -> Digest:
-    """Digest the block that follows a sequence's chain."""
-    chain = sequence.chain
-    parent = chain[-1] if len(chain) else root_digest(sequence.request, digest_key)
-    return next_digest(parent, block, digest_key)
-
-
-def _publish_written(index: PrefixIndex, sequence: Sequence, entry: PlanEntry, block_size: int) -> PrefixIndex:
-    """Publish the blocks that the entry filled. All their tokens are known: later plans wait for this one."""
+def _written(sequence: Sequence, entry: PlanEntry, block_size: int) -> list[tuple[BlockId, Digest]]:
+    """List the blocks that the entry filled. All their tokens are known: later plans wait for this one."""
     written = min((entry.first_position + entry.num_tokens) // block_size, len(sequence.chain))
-    for place in range(entry.first_position // block_size, written):
-        index = publish(index, sequence.block_table[place], sequence.chain[place])
-    return index
-
-
-def _ending(sequence: Sequence, token_id: TokenId) -> Finished | None:
-    """Decide whether an accepted token ends its sequence. A stop token is "stop" even as the last one allowed."""
-    request, num_output_tokens = sequence.request, sequence.num_output_tokens
-    if token_id in request.stop_token_ids and num_output_tokens > request.min_tokens:
-        return Finished(sequence.sequence_id, "stop", token_id, num_output_tokens)
-    if sequence.num_tokens == sequence.max_num_tokens:
-        return Finished(sequence.sequence_id, "length", None, num_output_tokens)
-    return None
-
-
-def _committed(accepted: list[tuple[Sequence, TokenId]]) -> tuple[TokensCommitted, ...]:
-    if not accepted:
-        return ()
-    ids, counts = zip(*[(sequence.sequence_id, sequence.num_output_tokens) for sequence, _ in accepted], strict=True)
-    return (TokensCommitted(ids, tuple([token_id for _, token_id in accepted]), counts),)
+    places = range(entry.first_position // block_size, written)
+    return [(sequence.block_table[place], sequence.chain[place]) for place in places]

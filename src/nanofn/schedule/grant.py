@@ -35,9 +35,10 @@ class Grant:
     num_known_blocks: int
 
     @property
-    def samples(self) -> bool:
-        """Whether the last token's output is sampled: it is the last one known, or a placeholder."""
-        return self.first_position + self.num_tokens >= self.sequence.num_tokens
+    def entry(self) -> tuple[SequenceId, int, Row, int, int, bool]:
+        """Its plan entry's fields. It samples if it reaches the last known token or computes a placeholder."""
+        samples = self.first_position + self.num_tokens >= self.sequence.num_tokens
+        return self.sequence.sequence_id, self.sequence.epoch, self.row, self.first_position, self.num_tokens, samples
 
 
 def grant_running(

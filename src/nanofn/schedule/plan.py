@@ -4,16 +4,17 @@ from collections.abc import Collection, Iterable
 
 from attrs import evolve
 
-from nanofn.request import BlockId, PlanId, Refusal, Row, SequenceId
+from nanofn.request import Refusal, SequenceId
 from nanofn.schedule.abort import aborted
 from nanofn.schedule.finish import finish
 from nanofn.schedule.grant import Grant, grant_running, grant_waiting
-from nanofn.schedule.plan_decodes import plan_decodes
+from nanofn.schedule.plan_decodes import Draft, plan_decodes
 from nanofn.schedule.preempt import preempt
 from nanofn.state.decision import Decision
+from nanofn.state.digest import Digest
 from nanofn.state.effects import PlanEffect, Preempted, Refused
-from nanofn.state.engine_state import EngineState, digests_being_written, digests_between, find
-from nanofn.state.running import Running
+from nanofn.state.engine_state import EngineState, digests_being_written, digests_between, digests_of, find
+from nanofn.state.running import transposed
 from nanofn.state.sequence import Sequence
 from nanofn.state.step_plan import PlanEntries, StepPlan
 
@@ -33,12 +34,14 @@ def plan(state: EngineState, decision: Decision) -> tuple[EngineState, StepPlan]
     Returns:
         The next state and the plan. A plan without entries has no number, and nothing is in flight for it.
     """
-    steady = plan_decodes(state, decision)
-    if steady is not None:
-        return steady
-    state, effects = _preempt_and_shed(state, decision)
-    state, grants, more = _grant_in_rank_order(state, decision, effects)
-    return _launch(state, grants, effects + more)
+    effects: tuple[PlanEffect, ...] = ()
+    if decision.preempt or decision.shed:
+        state, effects = _preempt_and_shed(state, decision)
+    draft = plan_decodes(state, decision.grants)
+    if len(draft.entries.sequence_id) < len(decision.grants):
+        state, draft, more = _grant_in_rank_order(state, draft, decision, effects)
+        effects += more
+    return _launch(state, draft, effects)
 
 
 def _preempt_and_shed(state: EngineState, decision: Decision) -> tuple[EngineState, tuple[PlanEffect, ...]]:
@@ -54,17 +57,19 @@ def _preempt_and_shed(state: EngineState, decision: Decision) -> tuple[EngineSta
 
 
 def _grant_in_rank_order(
-    state: EngineState, decision: Decision, effects: Iterable[PlanEffect]
-) -> tuple[EngineState, list[Grant], tuple[PlanEffect, ...]]:
+    state: EngineState, draft: Draft, decision: Decision, effects: Iterable[PlanEffect]
+) -> tuple[EngineState, Draft, tuple[PlanEffect, ...]]:
+    """Make the grants that follow the draft's, one by one."""
+    state = evolve(state, running=draft.running, pool=draft.pool, prefix_index=draft.prefix_index)
     preempted = {effect.sequence_id for effect in effects if isinstance(effect, Preempted)}
     order = decision.victims
     victims = dict.fromkeys([grant[0] for grant in reversed(decision.grants)] if order is None else order)
-    being_written = digests_being_written(state) if len(state.waiting) else set()
-    budget, behind = state.limits.max_num_batched_tokens, False
+    being_written = _being_written(state, draft)
+    ranked = set(draft.entries.sequence_id)
+    budget, behind = state.limits.max_num_batched_tokens - len(ranked), False
     grants: list[Grant] = []
     news: list[PlanEffect] = []
-    ranked: set[SequenceId] = set()
-    for sequence_id, count in decision.grants:
+    for sequence_id, count in decision.grants[len(ranked) :]:
         is_repeated = sequence_id in ranked
         ranked.add(sequence_id)
         if count == 0 and not is_repeated:
@@ -85,14 +90,20 @@ def _grant_in_rank_order(
         if isinstance(outcome, Grant):
             grants.append(outcome)
             budget -= outcome.num_tokens
-            if len(state.waiting):
-                size = state.limits.block_size
-                being_written |= digests_between(outcome.sequence, outcome.first_position, outcome.num_tokens, size)
+            chain, size = outcome.sequence.chain, state.limits.block_size
+            being_written |= digests_between(chain, outcome.first_position, outcome.num_tokens, size)
         elif outcome is not None:
             news.append(Refused(sequence_id, outcome))
             may_pass = outcome in ("pending_prefix", "repeated", "empty") or decision.skip_blocked
             behind = behind or (waits and not may_pass)
-    return state, grants, tuple(news)
+    return state, _with_grants(state, draft, grants), tuple(news)
+
+
+def _being_written(state: EngineState, draft: Draft) -> set[Digest]:
+    """Collect the prefixes that plans in flight and the draft write; nobody asks for them unless a sequence waits."""
+    if not len(state.waiting):
+        return set()
+    return digests_being_written(state) | digests_of(draft.entries, draft.running, state.limits.block_size)
 
 
 def _refusal(
@@ -124,41 +135,24 @@ def _is_in_flight(state: EngineState, sequence_id: SequenceId) -> bool:
     return any(sequence_id in step_plan.entries.sequence_id for step_plan in state.in_flight)
 
 
-def _launch(state: EngineState, grants: list[Grant], effects: tuple[PlanEffect, ...]) -> tuple[EngineState, StepPlan]:
+def _with_grants(state: EngineState, draft: Draft, grants: list[Grant]) -> Draft:
+    """Add grants made one by one, in a state that has their blocks and rows, to a draft."""
     if not grants:
-        return evolve(state, num_steps=state.num_steps + 1), StepPlan(None, PlanEntries(), (), effects)
-    columns = [
-        (
-            grant.sequence.sequence_id,
-            grant.sequence.epoch,
-            grant.row,
-            grant.first_position,
-            grant.num_tokens,
-            grant.samples,
-        )
-        for grant in grants
-    ]
-    new_blocks: list[tuple[Row, int, BlockId]] = []
+        return Draft(draft.entries, draft.new_blocks, state.running, state.pool, state.prefix_index)
+    columns = zip(*[grant.entry for grant in grants], strict=True)
+    entries = PlanEntries(*[old + new for old, new in zip(draft.entries.columns, columns, strict=True)])
+    new_blocks = [*draft.new_blocks]
     for grant in grants:
         table = grant.sequence.block_table
         new_blocks += [(grant.row, index, table[index]) for index in range(grant.num_known_blocks, len(table))]
-    step_plan = StepPlan(state.next_plan_id, PlanEntries(*zip(*columns, strict=True)), tuple(new_blocks), effects)
-    state = evolve(
-        state,
-        running=_advanced(state.running, grants),
-        in_flight=(*state.in_flight, step_plan),
-        next_plan_id=PlanId(state.next_plan_id + 1),
-        num_steps=state.num_steps + 1,
-    )
-    return state, step_plan
-
-
-def _advanced(running: Running, grants: Iterable[Grant]) -> Running:
     after = {grant.sequence.sequence_id: grant.sequence for grant in grants}
-    tables, computed = list(running.block_table), list(running.num_computed_tokens)
-    for index, sequence_id in enumerate(running.sequence_id):
-        sequence = after.pop(sequence_id, None)
-        if sequence is not None:
-            tables[index], computed[index] = sequence.block_table, sequence.num_computed_tokens
-    running = evolve(running, block_table=tuple(tables), num_computed_tokens=tuple(computed))
-    return running.append(after.values())
+    known = {place: after.pop(key) for place, key in enumerate(state.running.sequence_id) if key in after}
+    running = state.running.put(list(known), transposed(known.values())).append(after.values())
+    return Draft(entries, tuple(new_blocks), running, state.pool, state.prefix_index)
+
+
+def _launch(state: EngineState, draft: Draft, effects: tuple[PlanEffect, ...]) -> tuple[EngineState, StepPlan]:
+    if not draft.entries.sequence_id:
+        return evolve(state, num_steps=state.num_steps + 1), StepPlan(None, PlanEntries(), (), effects)
+    step_plan = StepPlan(state.next_plan_id, draft.entries, draft.new_blocks, effects)
+    return state.launched(step_plan, draft.running, draft.pool, draft.prefix_index), step_plan

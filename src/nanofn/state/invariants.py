@@ -10,7 +10,7 @@ from attrs import frozen
 
 from nanofn.config import blocks_for
 from nanofn.request import BlockId, SequenceId
-from nanofn.state.digest import TOKEN_BYTES
+from nanofn.state.digest import TOKEN_BYTES, packed
 from nanofn.state.engine_state import EngineState
 from nanofn.state.persistent import sorted_items
 from nanofn.state.sequence import Sequence
@@ -135,6 +135,8 @@ def _placeholders_are_in_flight(state: EngineState) -> Iterator[str]:
 def _lengths(state: EngineState) -> Iterator[str]:
     for sequence in live(state):
         limit = min(sequence.request.num_prompt_tokens + sequence.request.max_tokens, state.limits.max_model_len)
+        if sequence.num_prompt_tokens != sequence.request.num_prompt_tokens:
+            yield f"sequence {sequence.sequence_id} has another prompt length than its request"
         if sequence.max_num_tokens != limit:
             yield f"sequence {sequence.sequence_id} may grow to {sequence.max_num_tokens}, allowed are {limit}"
         if not sequence.request.num_prompt_tokens <= sequence.num_tokens < limit:
@@ -165,8 +167,9 @@ def _chains_cover_known_tokens(state: EngineState) -> Iterator[str]:
     for sequence in live(state):
         full, rest = divmod(sequence.num_tokens, state.limits.block_size)
         expected = (full, rest * TOKEN_BYTES) if state.limits.enable_prefix_caching else (0, 0)
-        if (len(sequence.chain), len(sequence.tail)) != expected:
-            yield f"sequence {sequence.sequence_id} has a chain of {len(sequence.chain)} and a tail of {len(sequence.tail)} bytes"
+        found = len(sequence.chain), len(packed(sequence.tail))
+        if found != expected:
+            yield f"sequence {sequence.sequence_id} has a chain of {found[0]} blocks and a tail of {found[1]} bytes"
 
 
 def _plans_are_in_order(state: EngineState) -> Iterator[str]:

@@ -4,7 +4,7 @@
 Order lives in tuples, `Chunked` and `SortedTable`; audits iterate through `sorted_items`.
 """
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any, Generic, Self, TypeVar
 
 from attrs import field, frozen
@@ -25,10 +25,11 @@ class Map(Generic[K, V]):
 
     items: Any = field(default=_EMPTY, repr=lambda items: repr(dict(items)))
 
-    def get(self, key: K) -> V | None:
-        """Look up a key; None if absent. Values are never None."""
-        value: V | None = self.items.get(key)
-        return value
+    @property
+    def get(self) -> Callable[[K], V | None]:
+        """Look up a key; None if absent. Values are never None. The map's own method: no call lies between."""
+        found: Callable[[K], V | None] = self.items.get
+        return found
 
     def set(self, key: K, value: V) -> Self:
         """Bind one key."""

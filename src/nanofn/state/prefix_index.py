@@ -1,5 +1,7 @@
 """The prefix index: which blocks hold which prefix. A digest maps to every holder; the first one stays."""
 
+from collections.abc import Iterable
+
 from attrs import frozen
 
 from nanofn.request import BlockId
@@ -25,8 +27,9 @@ def match(index: PrefixIndex, chain: Chunked[Digest], max_blocks: int) -> tuple[
     """Find the longest published prefix of a digest chain, at most `max_blocks` long."""
     found: list[BlockId] = []
     if max_blocks > 0:
+        get = index.holders.get
         for digest in chain:
-            holders = index.holders.get(digest)
+            holders = get(digest)
             if holders is None:
                 break
             found.append(holders[0])
@@ -35,12 +38,18 @@ def match(index: PrefixIndex, chain: Chunked[Digest], max_blocks: int) -> tuple[
     return tuple(found)
 
 
-def publish(index: PrefixIndex, block_id: BlockId, digest: Digest) -> PrefixIndex:
-    """Offer a full, written block for reuse. A block published before stays as it is."""
-    if block_id in index.digests:
+def publish(index: PrefixIndex, blocks: Iterable[tuple[BlockId, Digest]]) -> PrefixIndex:
+    """Offer full, written blocks for reuse, one after the other. A block published before stays as it is."""
+    digests: dict[BlockId, Digest] = {}
+    holders: dict[Digest, tuple[BlockId, ...]] = {}
+    for block_id, digest in blocks:
+        if block_id not in index.digests and block_id not in digests:
+            digests[block_id] = digest
+            before = holders.get(digest) or index.holders.get(digest) or ()
+            holders[digest] = (*before, block_id)
+    if not digests:
         return index
-    holders = index.holders.get(digest) or ()
-    return PrefixIndex(index.holders.set(digest, (*holders, block_id)), index.digests.set(block_id, digest))
+    return PrefixIndex(index.holders.set_all(holders), index.digests.set_all(digests))
 
 
 def withdraw(index: PrefixIndex, block_id: BlockId) -> PrefixIndex:

@@ -4,7 +4,7 @@ from attrs import frozen
 
 from nanofn.request import BlockId, Hint, Request, Row, SequenceId
 from nanofn.state.chunked import Chunked
-from nanofn.state.digest import Digest
+from nanofn.state.digest import Digest, Tail
 
 
 @frozen
@@ -15,6 +15,7 @@ class Sequence:
         sequence_id: Arrival number.
         request: What was asked for, shared with its siblings.
         child: Which of the request's `n`.
+        num_prompt_tokens: Length of the prompt.
         max_num_tokens: Length at which it ends: prompt plus `max_tokens`, or `max_model_len`.
         num_tokens: Known tokens: prompt and committed output.
         epoch: Number of preemptions so far. A plan's entry counts as computed only in the epoch it was planned in.
@@ -26,12 +27,13 @@ class Sequence:
         last_output_us: When its latest output token was committed.
         last_output_step: Number of plans made before its latest output token, or its arrival, was recorded.
         chain: Digest of each full block of known tokens; empty without prefix caching.
-        tail: Packed known tokens after the last full block; empty without prefix caching.
+        tail: Known tokens after the last full block; empty without prefix caching.
     """
 
     sequence_id: SequenceId
     request: Request
     child: int
+    num_prompt_tokens: int
     max_num_tokens: int
     num_tokens: int
     epoch: int = 0
@@ -43,7 +45,7 @@ class Sequence:
     last_output_us: int | None = None
     last_output_step: int = 0
     chain: Chunked[Digest] = Chunked()
-    tail: bytes = b""
+    tail: Tail = b""
 
     @property
     def num_preemptions(self) -> int:
@@ -53,7 +55,7 @@ class Sequence:
     @property
     def num_output_tokens(self) -> int:
         """Committed output tokens."""
-        return self.num_tokens - self.request.num_prompt_tokens
+        return self.num_tokens - self.num_prompt_tokens
 
     @property
     def num_placeholders(self) -> int:

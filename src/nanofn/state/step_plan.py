@@ -49,13 +49,15 @@ class PlanEntries(Sequence[PlanEntry]):
     @overload
     def __getitem__(self, index: slice) -> "PlanEntries": ...
     def __getitem__(self, index: int | slice) -> "PlanEntry | PlanEntries":
-        values: list[Any] = [column[index] for column in self._columns()]
+        values: list[Any] = [column[index] for column in self.columns]
         return PlanEntries(*values) if isinstance(index, slice) else PlanEntry(*values)
 
     def __iter__(self) -> Iterator[PlanEntry]:
-        return (PlanEntry(*values) for values in zip(*self._columns(), strict=True))
+        return (PlanEntry(*values) for values in zip(*self.columns, strict=True))
 
-    def _columns(self) -> tuple[tuple[Any, ...], ...]:
+    @property
+    def columns(self) -> tuple[tuple[Any, ...], ...]:
+        """The columns in the order of `PlanEntry`'s fields."""
         return self.sequence_id, self.epoch, self.row, self.first_position, self.num_tokens, self.samples
 
 

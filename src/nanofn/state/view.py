@@ -1,7 +1,6 @@
 """View: what a policy sees. Read-only, built in O(1), computed where it is looked at."""
 
-from collections.abc import Callable, Iterator
-from collections.abc import Sequence as AbstractSequence
+from collections.abc import Callable, Iterator, Sequence as AbstractSequence
 from itertools import islice
 from typing import Any, TypeVar, cast, overload
 
