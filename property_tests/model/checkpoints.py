@@ -1,0 +1,76 @@
+"""Random checkpoints that notice mistakes: untied, with norm weights around 1 and biases that are not 0.
+
+A fresh model of transformers has norms of 1 and biases of 0, so code that ignores them would pass.
+"""
+
+from pathlib import Path
+
+import torch
+from attrs import frozen
+from torch import nn
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+SIZES = {
+    "vocab_size": 211,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 50_000,
+    "eos_token_id": 3,
+    "tie_word_embeddings": False,
+}
+FAMILIES = {
+    "qwen3": (Qwen3Config, Qwen3ForCausalLM, {"head_dim": 16}),
+    "qwen3 with biases": (Qwen3Config, Qwen3ForCausalLM, {"head_dim": 8, "attention_bias": True}),
+    "qwen3 tied": (Qwen3Config, Qwen3ForCausalLM, {"head_dim": 16, "tie_word_embeddings": True}),
+    "qwen3, one query head per key head": (Qwen3Config, Qwen3ForCausalLM, {"head_dim": 8, "num_key_value_heads": 6}),
+    "qwen2": (Qwen2Config, Qwen2ForCausalLM, {}),
+    "llama": (LlamaConfig, LlamaForCausalLM, {}),
+    "llama with biases": (LlamaConfig, LlamaForCausalLM, {"attention_bias": True, "num_key_value_heads": 1}),
+    "mistral": (MistralConfig, MistralForCausalLM, {"sliding_window": None, "head_dim": 10}),
+}
+
+
+@frozen(eq=False)
+class Fixture:
+    """A model of transformers and the folder it was saved to."""
+
+    model: PreTrainedModel
+    folder: Path
+
+
+def make_fixture(name: str, folder: Path, **changes: object) -> Fixture:
+    """Make and save a random model of a family, in fp32."""
+    config_class, model_class, sizes = FAMILIES[name]
+    torch.manual_seed(len(name))
+    config = config_class(**(SIZES | {"rope_theta": 12_345.0} | sizes | changes))
+    model = model_class(config).eval()
+    with torch.no_grad():
+        for parameter_name, parameter in model.named_parameters():
+            if "norm" in parameter_name:
+                parameter.copy_(1 + 0.2 * torch.randn_like(parameter))
+            elif parameter_name.endswith("bias"):
+                parameter.copy_(0.3 * torch.randn_like(parameter))
+            else:
+                nn.init.normal_(parameter, std=0.08)
+    model.save_pretrained(folder, save_original_format=False)
+    return Fixture(model, folder)
+
+
+@torch.inference_mode()
+def expected_logits(model: PreTrainedModel, token_ids: list[int], *, first_position: int = 0) -> torch.Tensor:
+    """What transformers says about every position: [num_tokens, vocab_size]."""
+    positions = torch.arange(first_position, first_position + len(token_ids))
+    return model(input_ids=torch.tensor([token_ids]), position_ids=positions[None], use_cache=False).logits[0]
