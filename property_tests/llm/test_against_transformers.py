@@ -11,6 +11,17 @@ from nanofn.llm.assemble import embedded_model
 NUM_PROMPTS, NUM_TOKENS = 64, 64
 TIE = 1e-4
 """A difference is excused only where transformers' own two best logits are closer than this."""
+PARAMS = SamplingParams(temperature=0.0, max_tokens=NUM_TOKENS, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def model():
+    """The embedded model in transformers."""
+    from transformers import AutoModelForCausalLM
+
+    loaded = AutoModelForCausalLM.from_pretrained(embedded_model(), dtype=torch.float32).eval()
+    loaded.generation_config.eos_token_id = None
+    return loaded
 
 
 @pytest.fixture(scope="module")
@@ -25,83 +36,106 @@ def prompts():
 
 
 @pytest.fixture(scope="module")
-def expected(prompts):
-    """Per prompt, transformers' greedy tokens and the margin between its two best logits at each."""
-    from transformers import AutoModelForCausalLM
+def expected(prompts, model):
+    """Per prompt, what transformers takes for best after each of our tokens, and by how much.
 
-    model = AutoModelForCausalLM.from_pretrained(embedded_model(), dtype=torch.float32).eval()
-    model.generation_config.eos_token_id = None
+    One forward pass over prompt and output gives every step of greedy decoding at once: if at each position the best
+    token is the one that follows, the output is transformers' own. `test_transformers_own_generate` does it literally.
+    """
+    with LLM() as llm:
+        outputs = [output.outputs[0].token_ids for output in llm.generate(prompts, PARAMS)]
     found = []
     with torch.inference_mode():
-        for prompt in prompts:
-            ids = torch.tensor([prompt])
-            out = model.generate(
-                ids,
-                attention_mask=torch.ones_like(ids),
-                max_new_tokens=NUM_TOKENS,
-                do_sample=False,
-                pad_token_id=0,
-                return_dict_in_generate=True,
-                output_logits=True,
-            )
-            best = torch.stack(out.logits).squeeze(1).topk(2).values
-            found.append((out.sequences[0, len(prompt) :].tolist(), (best[:, 0] - best[:, 1]).tolist()))
+        for prompt, output in zip(prompts, outputs, strict=True):
+            logits = model(torch.tensor([[*prompt, *output]])).logits[0, len(prompt) - 1 : -1]
+            best = logits.topk(2)
+            found.append((best.indices[:, 0].tolist(), (best.values[:, 0] - best.values[:, 1]).tolist()))
+    assert_equal_but_for_ties(outputs, found)
     return found
 
 
-def assert_equal_but_for_ties(outputs, expected, capsys):
+def assert_equal_but_for_ties(outputs, expected, capsys=None):
     """Compare token by token, up to a tie of transformers' own; count the ties and say so."""
     num_ties = 0
-    for place, (output, (tokens, margins)) in enumerate(zip(outputs, expected, strict=True)):
-        ours = output.outputs[0].token_ids
+    for place, (ours, (tokens, margins)) in enumerate(zip(outputs, expected, strict=True)):
         assert len(ours) == NUM_TOKENS
-        for position, (our, their) in enumerate(zip(ours, tokens, strict=True)):
-            if our != their:
-                assert margins[position] < TIE, f"prompt {place} differs at output {position}, margin {margins[position]}"
-                num_ties += 1
-                break
-    with capsys.disabled():
-        print(f" ({num_ties} ties)", end="")
+        differing = [position for position in range(NUM_TOKENS) if ours[position] != tokens[position]]
+        if differing:
+            assert margins[differing[0]] < TIE, f"prompt {place} differs at output {differing[0]}"
+            num_ties += 1
+    if capsys is not None:
+        with capsys.disabled():
+            print(f" ({num_ties} ties)", end="")
     assert num_ties <= 1
 
 
-PARAMS = SamplingParams(temperature=0.0, max_tokens=NUM_TOKENS, ignore_eos=True)
-VARIANTS = {
-    "batched": {},
+SMALL_POOL = {"num_kv_blocks": 36, "block_size": 16, "max_model_len": 577}
+QUICK = {
+    "all at once": {},
     "depth 1": {"depth": 1},
-    "without prefix cache": {"enable_prefix_caching": False},
+    "depth 3": {"depth": 3},
+    "no prefix cache": {"enable_prefix_caching": False},
+    "blocks of 16, depth 1": {"block_size": 16, "depth": 1},
+}
+LONG = {
     "chunks of 7": {"max_num_batched_tokens": 7},
-    "chunks of 7 without prefix cache at depth 1": {
+    "chunks of 7, no prefix cache, depth 1": {
         "max_num_batched_tokens": 7,
         "enable_prefix_caching": False,
         "depth": 1,
     },
-    "blocks of 16": {"block_size": 16},
-    "a pool so small that it preempts": {"num_kv_blocks": 36, "block_size": 16, "max_model_len": 577},
-    "a small pool, chunks of 7, depth 1": {
-        "num_kv_blocks": 36,
-        "block_size": 16,
-        "max_model_len": 577,
-        "max_num_batched_tokens": 7,
-        "depth": 1,
-    },
+    "a pool so small that it preempts": SMALL_POOL,
+    "the same with chunks of 7 at depth 1": SMALL_POOL | {"max_num_batched_tokens": 7, "depth": 1},
+    "the same without prefix cache": SMALL_POOL | {"enable_prefix_caching": False},
 }
+FEW = slice(0, None, 5)
+"""Thirteen of the prompts: where all would take long, they are for `nox -s prove`."""
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_greedy_tokens_are_those_of_transformers(variant, prompts, expected, capsys):
-    """All prompts in one call, under different limits: the same 4,096 tokens."""
-    with LLM(**VARIANTS[variant]) as llm:
-        outputs = llm.generate(prompts, PARAMS)
-    assert_equal_but_for_ties(outputs, expected, capsys)
-    num_preemptions = sum(output.metrics.num_preemptions for output in outputs)
-    assert (num_preemptions > 0) == ("small" in variant)
+def run(options, prompts):
+    """Generate with an engine of these options."""
+    with LLM(**options) as llm:
+        return llm.generate(prompts, PARAMS)
 
 
+@pytest.mark.parametrize("name", QUICK)
+def test_greedy_tokens_are_those_of_transformers(name, prompts, expected, capsys):
+    """All prompts in one call: the same 4,096 tokens."""
+    outputs = run(QUICK[name], prompts)
+    assert_equal_but_for_ties([output.outputs[0].token_ids for output in outputs], expected, capsys)
+
+
+@pytest.mark.parametrize(
+    "chosen", [pytest.param(FEW, id="few"), pytest.param(slice(None), id="all", marks=pytest.mark.slow)]
+)
+@pytest.mark.parametrize("name", LONG)
+def test_chunks_and_preemption_change_no_token(name, chosen, prompts, expected, capsys):
+    """Cut into chunks of 7 tokens, or in a pool that holds little more than one sequence: the same tokens."""
+    outputs = run(LONG[name], prompts[chosen])
+    assert_equal_but_for_ties([output.outputs[0].token_ids for output in outputs], expected[chosen], capsys)
+    if "num_kv_blocks" in LONG[name]:
+        assert sum(output.metrics.num_preemptions for output in outputs) > 0
+
+
+@pytest.mark.parametrize(
+    "chosen", [pytest.param(FEW, id="few"), pytest.param(slice(None), id="all", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("depth", [1, 2])
-def test_one_prompt_at_a_time_gives_the_same_tokens(depth, prompts, expected, capsys):
-    """64 calls of one prompt each, the prefix cache filling up from call to call."""
+def test_one_prompt_at_a_time_gives_the_same_tokens(depth, chosen, prompts, expected, capsys):
+    """One call after another, the prefix cache filling up from call to call."""
     with LLM(depth=depth) as llm:
-        outputs = [llm.generate(prompt, PARAMS)[0] for prompt in prompts]
+        outputs = [llm.generate(prompt, PARAMS)[0] for prompt in prompts[chosen]]
     assert any(output.num_cached_tokens > 0 for output in outputs)
-    assert_equal_but_for_ties(outputs, expected, capsys)
+    assert_equal_but_for_ties([output.outputs[0].token_ids for output in outputs], expected[chosen], capsys)
+
+
+@pytest.mark.slow
+def test_transformers_own_generate_gives_these_tokens(model, prompts, expected, capsys):
+    """The literal comparison: transformers' greedy generate, one prompt after another."""
+    found = []
+    with torch.inference_mode():
+        for prompt in prompts:
+            ids = torch.tensor([prompt])
+            options = {"max_new_tokens": NUM_TOKENS, "do_sample": False, "pad_token_id": 0}
+            found.append(model.generate(ids, attention_mask=torch.ones_like(ids), **options)[0, len(prompt) :].tolist())
+    assert_equal_but_for_ties(found, expected, capsys)

@@ -52,7 +52,7 @@ def _read() -> str | None:
     """Read a line; None at the end. Ctrl-C clears the line."""
     while True:
         try:
-            return input("> ").strip()
+            return input("> " if sys.stdin.isatty() else "").strip()
         except EOFError:
             sys.stdout.write("\n")
             return None

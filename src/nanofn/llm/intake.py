@@ -1,7 +1,7 @@
 """intake: a call's prompts and parameters become validated submissions, all of them or none."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from operator import index
+from numbers import Integral
 from typing import Any
 
 from attrs import frozen
@@ -136,11 +136,12 @@ def _token_ids(intake: Intake, prompt: Any) -> tuple[str | None, tuple[TokenId, 
         return prompt, tuple(map(TokenId, intake.encode(prompt)))
     if hasattr(prompt, "tolist"):
         prompt = prompt.tolist()
-    if not isinstance(prompt, Sequence) or not all(_is_integer(item) for item in prompt):
+    is_sequence = isinstance(prompt, Sequence) and not isinstance(prompt, (bytes, bytearray))
+    if not is_sequence or not all(_is_integer(item) for item in prompt):
         raise _BadPromptError(
             f"{_short(prompt)} is no prompt; give text, a list of token ids, or prompt_token_ids in a dict"
         )
-    token_ids = tuple([TokenId(index(item)) for item in prompt])
+    token_ids = tuple([TokenId(int(item)) for item in prompt])
     wrong = [token_id for token_id in token_ids if not 0 <= token_id < intake.vocab_size]
     if wrong:
         raise _BadPromptError(
@@ -197,7 +198,7 @@ def _request(
 
 
 def _is_integer(item: Any) -> bool:
-    return hasattr(item, "__index__") and not isinstance(item, bool)
+    return isinstance(item, Integral) and not isinstance(item, bool)
 
 
 def _short(value: Any) -> str:
