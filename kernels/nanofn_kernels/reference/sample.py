@@ -111,3 +111,50 @@ def kept(
 def _active(values: Tensor | None, is_on: Tensor | bool) -> Tensor | None:
     """Drop a filter that no row uses."""
     return values if isinstance(is_on, Tensor) and bool(is_on.any()) else None
+
+
+def sample_into(
+    token_ids: Tensor,
+    is_undefined: Tensor,
+    logits: Tensor,
+    temperature: Tensor,
+    seed: Tensor,
+    position: Tensor,
+    child: Tensor,
+    is_valid: Tensor | None = None,
+    top_k: Tensor | None = None,
+    top_p: Tensor | None = None,
+    min_p: Tensor | None = None,
+    launch_pdl: bool = False,
+) -> None:
+    """Write what `sample` returns, except for padding.
+
+    Args:
+        token_ids: [num_rows] int32. Written where valid.
+        is_undefined: [num_rows] bool. Written where valid.
+        logits: As `sample`, like all the others.
+        temperature: [num_rows] fp32.
+        seed: [num_rows] int64.
+        position: [num_rows] integer.
+        child: [num_rows] integer.
+        is_valid: [num_rows] bool, or None.
+        top_k: [num_rows] integer, or None.
+        top_p: [num_rows] fp32, or None.
+        min_p: [num_rows] fp32, or None.
+        launch_pdl: No meaning here.
+
+    Mutates:
+        token_ids, is_undefined.
+
+    Source:
+        As `sample`.
+    """
+    del launch_pdl
+    new_ids, new_undefined = sample(
+        logits, temperature, seed, position, child, is_valid=is_valid, top_k=top_k, top_p=top_p, min_p=min_p
+    )
+    if is_valid is not None:
+        new_ids = torch.where(is_valid, new_ids, token_ids)
+        new_undefined = torch.where(is_valid, new_undefined, is_undefined)
+    token_ids.copy_(new_ids)
+    is_undefined.copy_(new_undefined)

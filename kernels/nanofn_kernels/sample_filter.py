@@ -1,0 +1,316 @@
+"""Where top-k, top-p and min-p cut a row: a threshold found by pivots over a row that stays in L2, without sorting it.
+
+The kept ids are a prefix of the ids ordered by falling logit, lower ids first. A prefix is given by its last value and, if
+only some of the ids with that value are kept, by the last of them. It ends where the weight before an id reaches a target:
+every id weighs 1 for top-k (target k), and exp((x - max) / temperature) for top-p (target p times the weight top-k left).
+
+1. A sample of 8,192 logits says about where the end is: four pivots around it.
+2. One pass over the row adds up the weight above each pivot; the end lies between two of them.
+3. One pass gathers the logits between those two. If they do not fit the scratch, four new pivots between, and again.
+4. The end is found among the gathered by bisection in registers. No sum depends on the order in which programs run.
+"""
+
+from nanofn_kernels._dispatch import jit, tl
+
+GATHERED = 8192
+"""Logits of one row that the scratch holds; also the size of the sample."""
+
+STAGES = tl.constexpr(6)
+"""Blocks of a row in flight."""
+
+ROW_BLOCK_BYTES = 8192
+"""What one step of a pass over a row reads."""
+
+SMALL = 2048
+"""Up to this k everything from the end upwards is gathered, so top-p needs no pass of its own."""
+
+
+@jit
+def _key(x, SHIFT: tl.constexpr):
+    """An int32 that orders as x does; without the SHIFT low bits, which are equal in all values of a 16-bit type."""
+    bits = (x + 0.0).to(tl.int32, bitcast=True)
+    return (bits ^ ((bits >> 31) & 0x7FFFFFFF)) >> SHIFT
+
+
+@jit
+def _value(key, SHIFT: tl.constexpr):
+    """The largest x with this key."""
+    bits = (key << SHIFT) | ((1 << SHIFT) - 1)
+    bits = bits ^ ((bits >> 31) & 0x7FFFFFFF)
+    return (bits & -(1 << SHIFT)).to(tl.float32, bitcast=True)
+
+
+@jit
+def _weight(x, peak, inverse, BY_MASS: tl.constexpr):
+    """1 for every id, or its probability relative to the likeliest."""
+    if BY_MASS:
+        return tl.exp((x - peak) * inverse)
+    return tl.where(x == x, 1.0, 1.0)
+
+
+@jit
+def _end(keys, weights, low, high, base, target):
+    """The least key in (low, high] before which the weight is under the target; `base` weighs what lies above all keys."""
+    while low + 1 < high:
+        middle = (low >> 1) + (high >> 1) + (low & high & 1)
+        is_low = base + tl.sum(tl.sum(tl.where(keys > middle, weights, 0.0), 1), 0) >= target
+        low = tl.where(is_low, middle, low)
+        high = tl.where(is_low, high, middle)
+    return high
+
+
+@jit
+def _find(ptr, size, value, rank, BLOCK: tl.constexpr):
+    """The place of the rank-th number equal to a value, counting from 1; size - 1 if there are fewer."""
+    place = size - 1
+    seen = 0
+    start = 0
+    while start < size:
+        here = start + tl.arange(0, BLOCK)
+        x = tl.load(ptr + here, mask=here < size, other=float("nan")).to(tl.float32)
+        is_equal = (x == value).to(tl.int32)
+        found = tl.sum(is_equal, 0)
+        start += BLOCK
+        if seen + found >= rank:
+            counted = seen + tl.cumsum(is_equal, 0)
+            place = tl.min(tl.where((counted == rank) & (is_equal > 0), here, size - 1), 0)
+            start = size
+        seen += found
+    return place
+
+
+@jit
+def _above(logits, vocab_size, v0, v1, v2, v3, peak, inverse, BY_MASS: tl.constexpr, BLOCK: tl.constexpr):
+    """The weight above each of four values, in one pass."""
+    line = tl.arange(0, BLOCK // 8)[:, None] * 8 + tl.arange(0, 8)[None, :]
+    s0 = tl.zeros([BLOCK // 8], tl.float32)
+    s1 = tl.zeros([BLOCK // 8], tl.float32)
+    s2 = tl.zeros([BLOCK // 8], tl.float32)
+    s3 = tl.zeros([BLOCK // 8], tl.float32)
+    for first in tl.range(0, vocab_size, BLOCK, num_stages=STAGES):
+        x = tl.load(logits + first + line, mask=first + line < vocab_size, other=float("-inf")).to(tl.float32)
+        weight = _weight(x, peak, inverse, BY_MASS)
+        s0 += tl.sum(tl.where(x > v0, weight, 0.0), 1)
+        s1 += tl.sum(tl.where(x > v1, weight, 0.0), 1)
+        s2 += tl.sum(tl.where(x > v2, weight, 0.0), 1)
+        s3 += tl.sum(tl.where(x > v3, weight, 0.0), 1)
+    return tl.sum(s0, 0), tl.sum(s1, 0), tl.sum(s2, 0), tl.sum(s3, 0)
+
+
+@jit
+def _gather(gathered, gathered_ids, logits, vocab_size, low_value, high_value, GATHERED: tl.constexpr, BLOCK: tl.constexpr):
+    """Store the logits in (low_value, high_value] and their ids, in the order of ids; return how many there are."""
+    size = 0
+    tl.debug_barrier()
+    for first in tl.range(0, vocab_size, BLOCK, num_stages=STAGES):
+        token = first + tl.arange(0, BLOCK)
+        x = tl.load(logits + token, mask=token < vocab_size, other=float("-inf")).to(tl.float32)
+        is_in = (x > low_value) & (x <= high_value)
+        found = tl.sum(is_in.to(tl.int32), 0)
+        if found > 0:
+            place = size + tl.cumsum(is_in.to(tl.int32), 0) - 1
+            fits = is_in & (place < GATHERED)
+            tl.store(gathered + place, x, mask=fits)
+            tl.store(gathered_ids + place, token, mask=fits)
+        size += found
+    tl.debug_barrier()
+    return size
+
+
+@jit
+def _narrow(low, high, base, key, above, target, KEEP_HIGH: tl.constexpr):
+    """Move one end of (low, high] to a key whose weight above is known."""
+    is_low = above >= target
+    low = tl.where(is_low & (key > low), key, low)
+    if not KEEP_HIGH:
+        is_high = (above < target) & (key < high)
+        high = tl.where(is_high, key, high)
+        base = tl.where(is_high, above, base)
+    return low, high, base
+
+
+@jit
+def _search(gathered, size, low, high, base, target, peak, inverse, BY_MASS: tl.constexpr, SHIFT: tl.constexpr, GATHERED: tl.constexpr):
+    """Find the end among gathered logits: its key, and the weight before it."""
+    line = tl.arange(0, GATHERED // 8)[:, None] * 8 + tl.arange(0, 8)[None, :]
+    x = tl.load(gathered + line, mask=line < size, other=float("-inf"))
+    weights = tl.where(line < size, _weight(x, peak, inverse, BY_MASS), 0.0)
+    keys = _key(x, SHIFT)
+    end = _end(keys, weights, low, high, base, target)
+    before = base + tl.sum(tl.sum(tl.where(keys > end, weights, 0.0), 1), 0)
+    return end, before
+
+
+@jit
+def _last(ptr, size, end, before, target, peak, inverse, BY_MASS: tl.constexpr, SHIFT: tl.constexpr, BLOCK: tl.constexpr):
+    """The place of the last kept number with the end's value."""
+    value = _value(end, SHIFT)
+    rank = tl.ceil((target - before) / _weight(value, peak, inverse, BY_MASS))
+    rank = tl.maximum(tl.minimum(rank, 1.0e9), 1.0).to(tl.int32)
+    return _find(ptr, size, value, rank, BLOCK)
+
+
+@jit
+def _cut(
+    gathered, gathered_ids, logits, vocab_size, target, total, peak, inverse, keep_high,
+    BY_MASS: tl.constexpr, SHIFT: tl.constexpr, GATHERED: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Find the end of the prefix that reaches a target: its value, its last id, what was gathered and above which key."""
+    low = _key(tl.full([], float("-inf"), tl.float32), SHIFT)
+    high = _key(peak, SHIFT)
+    base = 0.0
+    if vocab_size > GATHERED:
+        # Pieces of 64 neighbours, evenly spread: the ids of a vocabulary are not in random order.
+        piece = tl.arange(0, GATHERED // 8)
+        spacing = vocab_size // (GATHERED // 64)
+        places = ((piece // 8) * spacing + (piece % 8) * 8)[:, None] + tl.arange(0, 8)[None, :]
+        sample = tl.load(logits + places).to(tl.float32)
+        keys = _key(sample, SHIFT)
+        weights = _weight(sample, peak, inverse, BY_MASS)
+        weight = tl.sum(tl.sum(weights, 1), 0)
+        squares = tl.sum(tl.sum(weights * weights, 1), 0)
+        part = target / total
+        # Four standard deviations of a part of the sample's weight, and one.
+        far = 4.0 * tl.sqrt(tl.maximum(part * (1.0 - part), 0.0) * squares) + 4.0 * weight / GATHERED
+        near = 0.25 * far
+        k0 = _end(keys, weights, low, high, 0.0, part * weight - far)
+        k1 = _end(keys, weights, low, high, 0.0, part * weight - near)
+        k2 = _end(keys, weights, low, high, 0.0, part * weight + near)
+        k3 = _end(keys, weights, low, high, 0.0, part * weight + far)
+        a0, a1, a2, a3 = _above(
+            logits, vocab_size, _value(k0, SHIFT), _value(k1, SHIFT), _value(k2, SHIFT), _value(k3, SHIFT), peak, inverse,
+            BY_MASS, BLOCK,
+        )  # fmt: skip
+        if keep_high:
+            low, high, base = _narrow(low, high, base, k0, a0, target, True)
+            low, high, base = _narrow(low, high, base, k1, a1, target, True)
+            low, high, base = _narrow(low, high, base, k2, a2, target, True)
+            low, high, base = _narrow(low, high, base, k3, a3, target, True)
+        else:
+            low, high, base = _narrow(low, high, base, k0, a0, target, False)
+            low, high, base = _narrow(low, high, base, k1, a1, target, False)
+            low, high, base = _narrow(low, high, base, k2, a2, target, False)
+            low, high, base = _narrow(low, high, base, k3, a3, target, False)
+    size = _gather(gathered, gathered_ids, logits, vocab_size, _value(low, SHIFT), _value(high, SHIFT), GATHERED, BLOCK)
+    while (size > GATHERED) & (low + 1 < high):
+        width = high.to(tl.int64) - low
+        k0 = (low + width * 4 // 5).to(tl.int32)
+        k1 = (low + width * 3 // 5).to(tl.int32)
+        k2 = (low + width * 2 // 5).to(tl.int32)
+        k3 = (low + (width + 4) // 5).to(tl.int32)
+        a0, a1, a2, a3 = _above(
+            logits, vocab_size, _value(k0, SHIFT), _value(k1, SHIFT), _value(k2, SHIFT), _value(k3, SHIFT), peak, inverse,
+            BY_MASS, BLOCK,
+        )  # fmt: skip
+        low, high, base = _narrow(low, high, base, k0, a0, target, False)
+        low, high, base = _narrow(low, high, base, k1, a1, target, False)
+        low, high, base = _narrow(low, high, base, k2, a2, target, False)
+        low, high, base = _narrow(low, high, base, k3, a3, target, False)
+        size = _gather(gathered, gathered_ids, logits, vocab_size, _value(low, SHIFT), _value(high, SHIFT), GATHERED, BLOCK)
+    end = high
+    if size <= GATHERED:
+        end, before = _search(gathered, size, low, high, base, target, peak, inverse, BY_MASS, SHIFT, GATHERED)
+        place = _last(gathered, size, end, before, target, peak, inverse, BY_MASS, SHIFT, GATHERED)
+        last_id = tl.load(gathered_ids + place)
+    else:
+        last_id = _last(logits, vocab_size, end, base, target, peak, inverse, BY_MASS, SHIFT, BLOCK)
+    return end, last_id, size, low, base
+
+
+@jit
+def _filter_kernel(
+    bounds_ptr, gathered_ptr, gathered_ids_ptr, logits_ptr, temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr, valid_ptr,
+    vocab_size, logits_stride,
+    GREEDY_BELOW: tl.constexpr, SHIFT: tl.constexpr, GATHERED: tl.constexpr, SMALL: tl.constexpr, BLOCK: tl.constexpr,
+    TOP_K: tl.constexpr, TOP_P: tl.constexpr, MIN_P: tl.constexpr, VALID: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """bounds = (last kept value, last kept id of that value, largest logit, log(min_p)) of a row.
+
+    Program i does row i, and writes bounds that keep everything if no filter is on.
+    Traffic: element_bytes * vocab_size a row from memory, and 2 to 3 times as much from L2.
+    """
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+    row = tl.program_id(0).to(tl.int64)
+    if VALID:
+        if tl.load(valid_ptr + row) == 0:
+            return
+    temperature = tl.load(temperature_ptr + row)
+    if temperature < GREEDY_BELOW:
+        return
+    inverse = tl.div_rn(1.0, temperature)
+    k = 0
+    p = 1.0
+    floor = float("-inf")
+    if TOP_K:
+        k = tl.minimum(tl.load(top_k_ptr + row), vocab_size).to(tl.int32)
+    if TOP_P:
+        p = tl.load(top_p_ptr + row)
+    if MIN_P:
+        least = tl.minimum(tl.load(min_p_ptr + row), 1.0)
+        floor = tl.where(least > 0.0, tl.log(tl.maximum(least, 1e-38)), float("-inf"))
+    has_k = (k > 0) & (k < vocab_size)
+    has_p = p < 1.0
+    logits = logits_ptr + row * logits_stride
+    gathered = gathered_ptr + row * GATHERED
+    gathered_ids = gathered_ids_ptr + row * GATHERED
+
+    line = tl.arange(0, BLOCK // 8)[:, None] * 8 + tl.arange(0, 8)[None, :]
+    peak = 0.0
+    bound = float("-inf")
+    last_id = vocab_size
+    if has_k | has_p | (floor > float("-inf")):
+        tops = tl.full([BLOCK // 8], float("-inf"), tl.float32)
+        for first in tl.range(0, vocab_size, BLOCK, num_stages=STAGES):
+            x = tl.load(logits + first + line, mask=first + line < vocab_size, other=float("-inf")).to(tl.float32)
+            tops = tl.maximum(tops, tl.max(x, 1))
+        peak = tl.max(tops, 0)
+    end = _key(tl.full([], float("-inf"), tl.float32), SHIFT)
+    is_all = False
+    size = 0
+    low = end
+    if TOP_K:
+        if has_k:
+            is_small = k <= SMALL
+            end, last_id, size, low, base = _cut(
+                gathered, gathered_ids, logits, vocab_size, k.to(tl.float32), vocab_size.to(tl.float32), peak, inverse, is_small,
+                False, SHIFT, GATHERED, BLOCK,
+            )  # fmt: skip
+            bound = _value(end, SHIFT)
+            is_all = (base == 0.0) & (size <= GATHERED)
+    if TOP_P:
+        if has_p:
+            k_end = end
+            k_last = last_id
+            if is_all:
+                # Everything that top-k keeps was gathered.
+                spot = tl.arange(0, GATHERED // 8)[:, None] * 8 + tl.arange(0, 8)[None, :]
+                x = tl.load(gathered + spot, mask=spot < size, other=float("-inf"))
+                ids = tl.load(gathered_ids + spot, mask=spot < size, other=0)
+                is_kept = (spot < size) & ((x > bound) | ((x == bound) & (ids <= last_id)))
+                left = tl.sum(tl.sum(tl.where(is_kept, _weight(x, peak, inverse, True), 0.0), 1), 0)
+                target = tl.maximum(p, 0.0) * left + 1e-38
+                end, before = _search(gathered, size, low, _key(peak, SHIFT), 0.0, target, peak, inverse, True, SHIFT, GATHERED)
+                place = _last(gathered, size, end, before, target, peak, inverse, True, SHIFT, GATHERED)
+                last_id = tl.load(gathered_ids + place)
+            else:
+                sums = tl.zeros([BLOCK // 8], tl.float32)
+                for first in tl.range(0, vocab_size, BLOCK, num_stages=STAGES):
+                    x = tl.load(logits + first + line, mask=first + line < vocab_size, other=float("-inf")).to(tl.float32)
+                    is_kept = (x > bound) | ((x == bound) & (first + line <= last_id))
+                    sums += tl.sum(tl.where(is_kept, _weight(x, peak, inverse, True), 0.0), 1)
+                left = tl.sum(sums, 0)
+                target = tl.maximum(p, 0.0) * left + 1e-38
+                end, last_id, size, low, base = _cut(
+                    gathered, gathered_ids, logits, vocab_size, target, left, peak, inverse, False,
+                    True, SHIFT, GATHERED, BLOCK,
+                )  # fmt: skip
+            # A sum's last bit must not let top-p pass top-k.
+            last_id = tl.where(end < k_end, k_last, tl.where(end == k_end, tl.minimum(last_id, k_last), last_id))
+            end = tl.maximum(end, k_end)
+            bound = _value(end, SHIFT)
+    tl.store(bounds_ptr + row * 4, bound)
+    tl.store(bounds_ptr + row * 4 + 1, last_id.to(tl.float32, bitcast=True))
+    tl.store(bounds_ptr + row * 4 + 2, peak)
+    tl.store(bounds_ptr + row * 4 + 3, floor)

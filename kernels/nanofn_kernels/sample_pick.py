@@ -1,0 +1,147 @@
+"""One pass over the logits: the best score of every row, with Gumbel noise that is a function of (seed, position, child, id)."""
+
+from nanofn_kernels._dispatch import jit, tl
+
+PICK_BLOCK = 2048
+"""Ids that a program looks at a step. Scores do not depend on it."""
+
+NO_ID = tl.constexpr(2147483647)
+
+
+@jit
+def _philox(c0, c1, c2, c3, k0, k1):
+    """Ten rounds of Philox4x32 on uint32 values, as `reference.noise.philox`; one wide product gives both halves."""
+    for _ in tl.static_range(10):
+        p0 = c0.to(tl.uint64) * 0xD2511F53
+        p2 = c2.to(tl.uint64) * 0xCD9E8D57
+        c0 = (p2 >> 32).to(tl.uint32) ^ c1 ^ k0
+        c1 = p2.to(tl.uint32)
+        c2 = (p0 >> 32).to(tl.uint32) ^ c3 ^ k1
+        c3 = p0.to(tl.uint32)
+        k0 += 0x9E3779B9
+        k1 += 0xBB67AE85
+    return c0, c1, c2, c3
+
+
+@jit
+def noise_words(quads, seed, position, child, domain):
+    """The words of ids 4 * quads + (0, 1, 2, 3), [QUADS, 4] uint32; quads uint32, the rest int64 scalars."""
+    k0 = seed.to(tl.uint32)
+    k1 = (seed >> 32).to(tl.uint32)
+    w0, w1, w2, w3 = _philox(quads, position.to(tl.uint32), child.to(tl.uint32), domain.to(tl.uint32), k0, k1)
+    pairs = tl.permute(tl.join(tl.join(w0, w1), tl.join(w2, w3)), (0, 2, 1))
+    return tl.reshape(pairs, [quads.shape[0], 4])
+
+
+@jit
+def _log(x, FAST: tl.constexpr):
+    """The natural logarithm; fast is the hardware's, 2^-22 absolute near 1 and relative elsewhere."""
+    if FAST:
+        log2 = tl.inline_asm_elementwise("lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
+        return log2 * 0.6931471805599453
+    return tl.log(x)
+
+
+@jit
+def gumbel(words, FAST: tl.constexpr):
+    """-log(-log1p(-x)), x = min((words + 1/2) / 2^32, 1 - 2^-24): `reference.noise.gumbel` within 1e-5.
+
+    Below 1/16 the inner logarithm is a series: 1 - x would round away what decides the right tail.
+    """
+    x = tl.minimum((words.to(tl.float32) + 0.5) * 2.3283064365386963e-10, 0.999999940395355)
+    series = x * (1.0 + x * (0.5 + x * (0.3333333333 + x * (0.25 + x * 0.2))))
+    exponential = tl.where(x < 0.0625, series, -_log(1.0 - x, FAST))
+    return -_log(exponential, FAST)
+
+
+@jit
+def _pick_kernel(
+    score_ptr, id_ptr, logits_ptr, temperature_ptr, seed_ptr, position_ptr, child_ptr, valid_ptr, bounds_ptr, vocab_size,
+    logits_stride, chunk,
+    GREEDY_BELOW: tl.constexpr, DOMAIN: tl.constexpr, BLOCK: tl.constexpr, VALID: tl.constexpr, FILTERED: tl.constexpr,
+    FAST: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """score, id = max over a chunk of logits / temperature + noise among the kept ids, lowest id on ties; NaN marks a bad row.
+
+    Program (i, j) does ids [j * chunk, (j + 1) * chunk) of row i.
+    Traffic: element_bytes * vocab_size a row.
+    """
+    QUADS: tl.constexpr = BLOCK // 4
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+    row = tl.program_id(0).to(tl.int64)
+    if VALID:
+        if tl.load(valid_ptr + row) == 0:
+            return
+    temperature = tl.load(temperature_ptr + row)
+    is_sampled = temperature >= GREEDY_BELOW
+    inverse = tl.where(is_sampled, tl.div_rn(1.0, tl.where(is_sampled, temperature, 1.0)), 1.0)
+    domain = row * 0 + DOMAIN
+    seed = tl.load(seed_ptr + row)
+    position = tl.load(position_ptr + row)
+    child = tl.load(child_ptr + row)
+    if FILTERED:
+        bound = tl.load(bounds_ptr + row * 4)
+        last_tie = tl.load(bounds_ptr + row * 4 + 1).to(tl.int32, bitcast=True)
+        peak = tl.load(bounds_ptr + row * 4 + 2)
+        floor = tl.load(bounds_ptr + row * 4 + 3)
+    start = tl.program_id(1) * chunk
+    stop = tl.minimum(start + chunk, vocab_size)
+    quad = tl.arange(0, QUADS)
+    lane = tl.arange(0, 4)
+    best = tl.full([QUADS], float("-inf"), tl.float32)
+    best_id = tl.full([QUADS], NO_ID, tl.int32)
+    is_bad = tl.zeros([QUADS], tl.int32)
+    for first in range(start, stop, BLOCK):
+        token = first + quad[:, None] * 4 + lane[None, :]
+        x = tl.load(logits_ptr + row * logits_stride + token, mask=token < stop, other=float("-inf")).to(tl.float32)
+        is_bad |= tl.max(((x != x) | (x == float("inf"))).to(tl.int32), 1)
+        score = x * inverse
+        wanted = is_sampled
+        if FILTERED:
+            if is_sampled:
+                keep = (x > bound) | ((x == bound) & (token <= last_tie))
+                keep &= (x - peak) * inverse >= floor
+                score = tl.where(keep, score, float("-inf"))
+                wanted = tl.max(tl.max(keep.to(tl.int32), 1), 0) > 0
+        if wanted:
+            quads = (first // 4 + quad).to(tl.uint32)
+            score += gumbel(noise_words(quads, seed, position, child, domain), FAST)
+        top = tl.max(score, 1)
+        top_id = tl.min(tl.where(score == top[:, None], token, NO_ID), 1)
+        is_better = top > best
+        best = tl.where(is_better, top, best)
+        best_id = tl.where(is_better, top_id, best_id)
+    top = tl.max(best, 0)
+    top_id = tl.min(tl.where(best == top, best_id, NO_ID), 0)
+    place = row * tl.num_programs(1) + tl.program_id(1)
+    tl.store(score_ptr + place, tl.where(tl.max(is_bad, 0) > 0, float("nan"), top))
+    tl.store(id_ptr + place, top_id)
+
+
+@jit
+def _merge_kernel(
+    token_ids_ptr, undefined_ptr, score_ptr, id_ptr, valid_ptr, num_chunks,
+    CHUNKS: tl.constexpr, VALID: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """token_id = id of the best chunk, lowest id on ties; 0 and a flag where the best score is not finite.
+
+    Program i does row i. Traffic: 8 * num_chunks + 5 bytes a row.
+    """
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+    row = tl.program_id(0).to(tl.int64)
+    if VALID:
+        if tl.load(valid_ptr + row) == 0:
+            return
+    chunk = tl.arange(0, CHUNKS)
+    score = tl.load(score_ptr + row * num_chunks + chunk, mask=chunk < num_chunks, other=float("-inf"))
+    ids = tl.load(id_ptr + row * num_chunks + chunk, mask=chunk < num_chunks, other=NO_ID)
+    is_bad = tl.max((score != score).to(tl.int32), 0) > 0
+    top = tl.max(tl.where(score != score, float("-inf"), score), 0)
+    token = tl.min(tl.where(score == top, ids, NO_ID), 0)
+    is_undefined = is_bad | (top == float("-inf")) | (top == float("inf"))
+    tl.store(token_ids_ptr + row, tl.where(is_undefined, 0, token))
+    tl.store(undefined_ptr + row, is_undefined)
