@@ -37,8 +37,18 @@ def main() -> None:
         angles = torch.rand(40960, HEAD_DIM // 2, device="cuda") * 6.28
         cos_sin = torch.cat((angles.cos(), angles.sin()), dim=1)
         positions = torch.arange(tokens, dtype=torch.int32, device="cuda")
-        cache = torch.zeros(2, 2 * qkv.shape[0] * tokens // BLOCK_SIZE + 2, BLOCK_SIZE, KV_HEADS, HEAD_DIM, device="cuda", dtype=torch.bfloat16)
-        slots = torch.randperm(cache.shape[1] * BLOCK_SIZE, device="cuda")[: qkv.shape[0] * tokens].view(qkv.shape[0], tokens)
+        cache = torch.zeros(
+            2,
+            2 * qkv.shape[0] * tokens // BLOCK_SIZE + 2,
+            BLOCK_SIZE,
+            KV_HEADS,
+            HEAD_DIM,
+            device="cuda",
+            dtype=torch.bfloat16,
+        )
+        slots = torch.randperm(cache.shape[1] * BLOCK_SIZE, device="cuda")[: qkv.shape[0] * tokens].view(
+            qkv.shape[0], tokens
+        )
         # Positions of a token in a pack are neighbours: so are their slots, block by block.
         blocks = torch.randperm(cache.shape[1], device="cuda")
         slots = (blocks[torch.arange(slots.numel(), device="cuda") // BLOCK_SIZE] * BLOCK_SIZE + torch.arange(slots.numel(), device="cuda") % BLOCK_SIZE).view_as(slots)  # fmt: skip
@@ -56,7 +66,14 @@ def main() -> None:
                 found = gpu.time_graph(run, 64 if tokens < 1000 else 8)
                 part = moved / found["median"] / 1e3 / limits["copy_gb_per_s"]
                 gpu.record(options.out, base | {"heads": heads, "tokens": tokens, "launch": repr(launch), "pdl": pdl, "error": error, "share": part, **found})  # fmt: skip
-                print(heads, tokens, (launch.heads, launch.num_warps), "pdl" if pdl else "   ", f"{found['median']:.2f} us {part:.1%} {error:.1e}", flush=True)
+                print(
+                    heads,
+                    tokens,
+                    (launch.heads, launch.num_warps),
+                    "pdl" if pdl else "   ",
+                    f"{found['median']:.2f} us {part:.1%} {error:.1e}",
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":

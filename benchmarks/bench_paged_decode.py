@@ -15,8 +15,9 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path += [str(ROOT / "benchmarks"), str(ROOT / "kernels"), str(ROOT / "property_tests" / "ops")]
 
-import gpu
 import offline
+
+import gpu
 from nanofn_kernels.norm_rope_store import launch_norm_rope_store
 from nanofn_kernels.paged_decode import Launch, decode_split_size, launch_paged_decode, scratch_size
 from nanofn_kernels.reference.paged_decode import paged_decode as reference
@@ -25,7 +26,19 @@ from nanofn_kernels.work_list import NO_SPLIT, max_item_blocks, max_items, work_
 KV_HEADS, HEAD_DIM = 8, 128
 MAX_SEQ_LEN = 40_960
 CACHE_TOKENS = 2**21
-POINTS = ((256, 8192), (256, 2048), (256, 512), (64, 2048), (64, 512), (16, 2048), (16, 512), (1, 32768), (1, 8192), (1, 1024), (1, 512))
+POINTS = (
+    (256, 8192),
+    (256, 2048),
+    (256, 512),
+    (64, 2048),
+    (64, 512),
+    (16, 2048),
+    (16, 512),
+    (1, 32768),
+    (1, 8192),
+    (1, 1024),
+    (1, 512),
+)
 FORMS = ((64, 16), (16, 16), (256, 16), (64, 32))
 """Block sizes and query heads: 16 heads are Qwen3-0.6B's, 32 are Qwen3-8B's."""
 
@@ -54,7 +67,9 @@ class Case:
         batch, size = variant.batch, variant.block_size
         lengths = torch.full((batch,), variant.context, dtype=torch.int32)
         if variant.mixed:
-            lengths = torch.randint(100, 2 * variant.context - 100, (batch,), generator=torch.Generator().manual_seed(0)).int()
+            lengths = torch.randint(
+                100, 2 * variant.context - 100, (batch,), generator=torch.Generator().manual_seed(0)
+            ).int()
         blocks = -(-int(lengths.max()) // size)
         self.rotations = max(1, min(100, self.k_cache.shape[0] // (batch * blocks)))
         order = torch.randperm(self.k_cache.shape[0], device=device)[: self.rotations * batch * blocks]
@@ -135,20 +150,20 @@ def standard() -> list[Variant]:
 
 
 def explored() -> list[Variant]:
-    """What was tried when the table was made."""
+    """What to compare when the table is made: launches for equal and mixed lengths, split sizes for small batches."""
     found = []
-    shapes = ((32, 2, 2), (32, 1, 2), (32, 4, 2), (16, 1, 2), (16, 1, 3), (16, 2, 2), (64, 4, 2), (64, 4, 3), (64, 8, 2))
-    for point, shape, pdl in product(((256, 2048), (256, 512), (64, 2048), (64, 512)), shapes, (False, True)):
-        found.append(Variant(*point, pdl=pdl, launch=Launch(*shape)))
-    for point, shape in product(((32, 1024), (48, 1024)), ((64, 4, 2), (64, 4, 3), (64, 4, 4), (32, 2, 3), (32, 2, 4), (16, 1, 4))):
-        found.append(Variant(*point, launch=Launch(*shape)))
-    for point, shape in product(((16, 2048), (16, 512)), ((64, 4, 3), (64, 4, 5), (32, 2, 6), (32, 4, 6), (16, 2, 8), (16, 1, 8), (64, 8, 4))):
-        found.append(Variant(*point, 16, launch=Launch(*shape)))
+    shapes = ((64, 4, 2, 4), (64, 4, 3, 3), (32, 2, 3, 5), (32, 2, 4, 4), (16, 1, 2, 12), (16, 1, 3, 12), (16, 1, 4, 7))
+    for batch, shape in product((32, 64, 130, 256), shapes):
+        found += [
+            Variant(batch, 900, split=split, launch=Launch(*shape), mixed=True) for split in (NO_SPLIT, 1024, 512)
+        ]
+        found += [Variant(batch, context, launch=Launch(*shape)) for context in (512, 2048)]
     for (batch, context, *splits), heads, shape in product(
-        ((8, 1024, 512, 256), (4, 1024, 256, 128), (1, 32768, 2048, 512), (1, 8192, 512), (1, 1024, 64, 128)), (16, 32),
-        ((64, 4, 3, 1), (64, 4, 4, 1), (64, 4, 2, 1), (32, 2, 3, 1), (32, 2, 4, 2), (64, 2, 3, 1)),
+        ((16, 900, NO_SPLIT, 1024, 512), (8, 1024, 512, 256), (4, 1024, 256, 128), (1, 8192, 512), (1, 1024, 64, 128)), (16, 32),
+        ((64, 4, 3, 1), (64, 4, 4, 1), (32, 2, 4, 2), (64, 2, 3, 1)),
     ):  # fmt: skip
-        found += [Variant(batch, context, 64, heads, split, pdl, Launch(*shape)) for split in splits for pdl in (False, True)]
+        for split, pdl in product(splits, (False, True)):
+            found.append(Variant(batch, context, 64, heads, split, pdl, Launch(*shape), mixed=batch == 16))
     return found
 
 
@@ -157,7 +172,17 @@ def compile_share(todo: list[Variant], index: int, workers: int) -> None:
     unique = {}
     for v in todo:
         split = v.split or decode_split_size(v.batch, KV_HEADS)
-        key = (v.batch % 16 == 0, v.batch == 1, v.batch if v.launch is None else 0, v.block_size, v.heads, split == NO_SPLIT, v.pdl, v.launch, v.split > 0)
+        key = (
+            v.batch % 16 == 0,
+            v.batch == 1,
+            v.batch if v.launch is None else 0,
+            v.block_size,
+            v.heads,
+            split == NO_SPLIT,
+            v.pdl,
+            v.launch,
+            v.split > 0,
+        )
         unique[key] = v
     with offline.recording():
         for v in gpu.share(list(unique.values()), index, workers):
@@ -202,12 +227,17 @@ def main() -> None:
                 share = case.read_bytes / found["median"] / 1e3 / limits["read_gb_per_s"]
                 shown = {key: value for key, value in vars(variant).items() if value or key == "split"}
                 print(f"{found['median']:8.2f} us {share:6.1%}", *shown.values(), f"{error or 0:.1e}", flush=True)
-                gpu.record(options.out, base | vars(variant) | {"launch": repr(variant.launch), "error": error, "share": share, **found})
+                gpu.record(
+                    options.out,
+                    base | vars(variant) | {"launch": repr(variant.launch), "error": error, "share": share, **found},
+                )
         del caches
     for batch, split in ((1, 64), (64, NO_SPLIT), (256, NO_SPLIT), (256, 256)):
         case = Case(Variant(batch, 1024), make_caches(64, 2**18))
         items, blocks, count, *_ = case.work(split)[0]
-        found = gpu.time_graph(lambda _: work_list(case.tables[0], case.rows, case.seq_lens, split, 64, KV_HEADS, items, blocks, count), 50)
+        found = gpu.time_graph(
+            lambda _: work_list(case.tables[0], case.rows, case.seq_lens, split, 64, KV_HEADS, items, blocks, count), 50
+        )
         print("work_list", batch, split, f"{found['median']:.2f} us")
         gpu.record(options.out, base | {"kernel": "work_list", "batch": batch, "split": split, **found})
 

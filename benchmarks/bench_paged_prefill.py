@@ -12,8 +12,9 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path += [str(ROOT / "benchmarks"), str(ROOT / "kernels"), str(ROOT / "property_tests" / "ops")]
 
-import gpu
 import offline
+
+import gpu
 from nanofn_kernels.paged_prefill import Launch, choose_launch, launch_paged_prefill
 
 KV_HEADS, HEAD_DIM = 8, 128
@@ -48,7 +49,13 @@ def main() -> None:
     options = parser.parse_args()
     sizes = (64, 16)
     heads_of = (16,) if options.explore else (16, 32)
-    todo = [(*p, size, heads, launch) for size in sizes for heads in heads_of for p in POINTS for launch in (LAUNCHES if options.explore else (choose_launch(HEAD_DIM, size, 2),))]
+    todo = [
+        (*p, size, heads, launch)
+        for size in sizes
+        for heads in heads_of
+        for p in POINTS
+        for launch in (LAUNCHES if options.explore else (choose_launch(HEAD_DIM, size, 2),))
+    ]
     if options.compile:
         with offline.recording():
             for chunks, context, size, heads, launch in gpu.share(todo, *options.compile):
@@ -60,13 +67,18 @@ def main() -> None:
     base = {"kernel": "paged_prefill", **gpu.environment(), **limits}
     print(limits)
     for size in sizes:
-        caches = tuple(torch.randn(2 * 16384 // size, size, KV_HEADS, HEAD_DIM, dtype=torch.bfloat16, device="cuda") for _ in range(2))
+        caches = tuple(
+            torch.randn(2 * 16384 // size, size, KV_HEADS, HEAD_DIM, dtype=torch.bfloat16, device="cuda")
+            for _ in range(2)
+        )
         for chunks, context, block_size, heads, launch in todo:
             if block_size != size:
                 continue
             once, query, table = run(chunks, context, size, heads, caches, launch)
             group = heads // KV_HEADS
-            keys, values = (cache[table[0].long()].flatten(0, 1).repeat_interleave(group, 1).transpose(0, 1) for cache in caches)
+            keys, values = (
+                cache[table[0].long()].flatten(0, 1).repeat_interleave(group, 1).transpose(0, 1) for cache in caches
+            )
             wanted = torch.nn.functional.scaled_dot_product_attention(query[:context].transpose(0, 1)[None], keys[None], values[None], is_causal=True)[0].transpose(0, 1)  # fmt: skip
             mine = once()[:context]
             error = ((mine.float() - wanted.float()).norm() / wanted.float().norm()).item()
@@ -74,7 +86,15 @@ def main() -> None:
             flops = 4 * heads * HEAD_DIM * chunks * context * (context + 1) / 2
             rate = flops / found["median"] / 1e6
             gpu.record(options.out, base | {"chunks": chunks, "context": context, "block_size": size, "heads": heads, "launch": repr(launch), "error": error, "tflop_per_s": rate, **found})  # fmt: skip
-            print(chunks, context, size, heads, (launch.block_rows, launch.tile, launch.num_warps, launch.num_stages), f"{found['median']:.0f} us {rate:.0f} TFLOP/s {error:.1e}", flush=True)
+            print(
+                chunks,
+                context,
+                size,
+                heads,
+                (launch.block_rows, launch.tile, launch.num_warps, launch.num_stages),
+                f"{found['median']:.0f} us {rate:.0f} TFLOP/s {error:.1e}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -20,7 +20,8 @@ def environment() -> dict[str, str]:
     """What a recorded figure depends on."""
     commit = os.environ.get("NANOFN_COMMIT", "")
     if not commit and (ROOT / ".git").exists():
-        commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+        done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+        commit = done.stdout.strip()
     return {
         "commit": commit,
         "date": time.strftime("%Y-%m-%d"),
@@ -70,7 +71,7 @@ def time_graph(launch: Callable[[int], object], launches: int, replays: int = 10
 
 
 @triton.jit
-def _read_kernel(source_ptr, out_ptr, per_program, BLOCK: tl.constexpr):
+def _read_kernel(source_ptr, out_ptr, per_program, BLOCK: tl.constexpr):  # noqa: N803
     """Add up a slice of the source: a read and nothing else."""
     start = tl.program_id(0).to(tl.int64) * per_program
     total = tl.zeros([BLOCK], tl.int32)
@@ -87,12 +88,14 @@ def ceilings() -> dict[str, float]:
         per_program = words.numel() // programs // 4096 * 4096
         out = torch.empty(programs, dtype=torch.int32, device="cuda")
         for block, warps in ((2048, 4), (4096, 8)):
-            found = time_graph(lambda _: _read_kernel[(programs,)](words, out, per_program, BLOCK=block, num_warps=warps), 3, 5)
+            found = time_graph(
+                lambda _: _read_kernel[(programs,)](words, out, per_program, BLOCK=block, num_warps=warps), 3, 5
+            )
             read = max(read, 4 * per_program * programs / found["median"] / 1e3)
     half = words.numel() // 2 - 3 * 4096 - 128
     # Inside a graph a plain copy_ would be a copy-engine node; an addition runs on the multiprocessors.
     copy = 2 * 4 * half / time_graph(lambda _: torch.add(words[:half], 1, out=words[-half:]), 3, 5)["median"] / 1e3
-    del words
+    words = None
     a, b = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     product = 2 * 8192**3 / time_graph(lambda _: a @ b, 3, 10)["median"] / 1e6
     return {"read_gb_per_s": read, "copy_gb_per_s": copy, "matmul_tflop_per_s": product}
@@ -101,7 +104,8 @@ def ceilings() -> dict[str, float]:
 def compile_ahead(workers: int, arguments: list[str]) -> None:
     """Run this script's `--compile i n` in parallel, so that the measuring process finds its kernels in Triton's cache."""
     running = [
-        subprocess.Popen([sys.executable, sys.argv[0], *arguments, "--compile", str(i), str(workers)]) for i in range(workers)
+        subprocess.Popen([sys.executable, sys.argv[0], *arguments, "--compile", str(i), str(workers)])
+        for i in range(workers)
     ]
     if any(process.wait() for process in running):
         raise SystemExit("a compile worker failed")

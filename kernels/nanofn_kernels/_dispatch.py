@@ -104,7 +104,7 @@ def define_op(
         )
         op.register_kernel("cpu")(on_cpu)
         op.register_fake(fake)
-        op.__doc__, op.__name__, op.__signature__ = launch.__doc__, launch.__name__, inspect.signature(launch)
+        vars(op).update(__doc__=launch.__doc__, __name__=launch.__name__, __signature__=inspect.signature(launch))
         return op
 
     return decorate
@@ -118,7 +118,9 @@ def check_tensor(
     device: torch.device,
 ) -> None:
     """Raise unless a tensor has this shape (None: any size), one of these dtypes, this device, and a contiguous last axis."""
-    if tensor.dim() != len(shape) or any(want not in (None, got) for want, got in zip(shape, tensor.shape, strict=True)):
+    if tensor.dim() != len(shape) or any(
+        want not in (None, got) for want, got in zip(shape, tensor.shape, strict=True)
+    ):
         wanted = [("any" if size is None else size) for size in shape]
         raise ShapeError(name, wanted, list(tensor.shape))
     allowed = (dtypes,) if isinstance(dtypes, torch.dtype) else tuple(dtypes)

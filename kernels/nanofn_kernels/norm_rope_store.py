@@ -202,7 +202,19 @@ def norm_rope_store(
         half a head apart; norm before rotation as in Qwen3, arXiv:2505.09388, section 2.
     """
     return launch_norm_rope_store(
-        qkv, q_weight, k_weight, cos_sin, positions, slot_mapping, k_cache, v_cache, num_heads, eps, k_scale, v_scale, launch_pdl
+        qkv,
+        q_weight,
+        k_weight,
+        cos_sin,
+        positions,
+        slot_mapping,
+        k_cache,
+        v_cache,
+        num_heads,
+        eps,
+        k_scale,
+        v_scale,
+        launch_pdl,
     )
 
 

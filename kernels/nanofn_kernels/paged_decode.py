@@ -2,15 +2,15 @@
 
 import functools
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from nanofn_kernels._dispatch import FLOATS, INTERPRETED, check_tensor, define_op, jit, next_power_of_2, tl
+from nanofn_kernels.decode_launch import Launch, choose_launch, decode_split_size, scratch_size
 from nanofn_kernels.errors import ShapeError
 from nanofn_kernels.reference.paged_decode import paged_decode as _reference
-from nanofn_kernels.work_list import ITEM_FIELDS, NO_SPLIT, SPLIT_UNIT, check_work, max_items, max_splits
+from nanofn_kernels.work_list import ITEM_FIELDS, SPLIT_UNIT, check_work, max_items, max_splits
 
 __all__ = ["Launch", "choose_launch", "decode_split_size", "paged_decode", "scratch_size"]
 
@@ -19,73 +19,6 @@ MAX_GROUP = 32
 
 MERGE_NUMBERS = 4096
 """Partial results that a merging program holds at once."""
-
-
-def decode_split_size(num_seqs: int, num_kv_heads: int) -> int:
-    """Choose the split size by batch: the default mode's rule, from measurements on an H200.
-
-    From 128 programs on, one a multiprocessor with a deep pipeline reads as fast as splits would, and nothing is merged.
-
-    Args:
-        num_seqs: Entries of the bucket, padding included.
-        num_kv_heads: K/V heads; with `num_seqs` the number of programs without splits.
-
-    Returns:
-        Tokens a split, for `work_list` and `paged_decode`. Bits depend on it: a constant gives batch-invariant ones.
-    """
-    pairs = num_seqs * num_kv_heads
-    return NO_SPLIT if pairs >= 128 else max(SPLIT_UNIT, 4 * pairs // SPLIT_UNIT * SPLIT_UNIT)
-
-
-def scratch_size(num_items: int, num_heads: int, head_dim: int) -> int:
-    """The float32 numbers that `scratch` must hold: an output, a maximum and a sum for every item and head."""
-    return num_items * num_heads * (head_dim + 2)
-
-
-@dataclass(frozen=True)
-class Launch:
-    """How a decode launch is shaped.
-
-    Attributes:
-        tile: K/V tokens a step, at most `SPLIT_UNIT`.
-        num_warps: Warps a program.
-        num_stages: Triton's pipeline depth: one more than the tiles in flight.
-        programs_per_sm: Programs of a split launch for every multiprocessor; they stride over the items.
-    """
-
-    tile: int
-    num_warps: int
-    num_stages: int
-    programs_per_sm: int = 1
-
-
-def choose_launch(num_seqs: int, num_kv_heads: int, head_dim: int, element_bytes: int, *, fixed_tile: bool) -> Launch:
-    """Choose from a static table, measured on an H200 with 256 bytes a row.
-
-    Args:
-        num_seqs: Entries, padding included.
-        num_kv_heads: K/V heads.
-        head_dim: Width of a head.
-        element_bytes: Bytes of a cache element.
-        fixed_tile: Leave tile and warps, which decide bits, independent of the batch.
-
-    Returns:
-        The launch.
-    """
-    pairs, row_bytes = num_seqs * num_kv_heads, element_bytes * next_power_of_2(head_dim)
-    if element_bytes == 4 or row_bytes > 512:
-        return Launch(tile=16, num_warps=4, num_stages=2, programs_per_sm=3)
-    if row_bytes > 256:
-        return Launch(tile=32, num_warps=4, num_stages=3, programs_per_sm=2)
-    if fixed_tile:
-        return Launch(tile=64, num_warps=4, num_stages=3, programs_per_sm=1 if pairs < 32 else 3)
-    if pairs < 32:
-        return Launch(tile=64, num_warps=4, num_stages=3)
-    if pairs < 128:
-        return Launch(tile=32, num_warps=2, num_stages=4, programs_per_sm=2)
-    if pairs < 512:
-        return Launch(tile=64, num_warps=4, num_stages=4 if pairs <= 132 else 3)
-    return Launch(tile=16, num_warps=1, num_stages=3 if pairs < 1024 else 2, programs_per_sm=12)
 
 
 @jit
@@ -184,7 +117,9 @@ def _decode_item(
     out_head = out_ptr + entry.to(tl.int64) * out_stride_seq + head * GROUP * out_stride_head
     if SPLIT and num_splits > 1:
         partial = slot.to(tl.int64) * NUM_HEADS + head * GROUP
-        tl.store(scratch_ptr + partial * HEAD_DIM + member[:, None] * HEAD_DIM + dim[None, :], acc, mask=in_group & in_head)
+        tl.store(
+            scratch_ptr + partial * HEAD_DIM + member[:, None] * HEAD_DIM + dim[None, :], acc, mask=in_group & in_head
+        )
         tl.store(sums_ptr + partial * 2 + member * 2, maximum, mask=member < GROUP)
         tl.store(sums_ptr + partial * 2 + member * 2 + 1, total, mask=member < GROUP)
         # All threads' stores come before the one thread's release.
@@ -199,7 +134,11 @@ def _decode_item(
             )  # fmt: skip
     else:
         result = acc * (v_scale / tl.where(total > 0.0, total, 1.0))[:, None]
-        tl.store(out_head + member[:, None] * out_stride_head + dim[None, :], result.to(out_ptr.dtype.element_ty), mask=in_group & in_head)
+        tl.store(
+            out_head + member[:, None] * out_stride_head + dim[None, :],
+            result.to(out_ptr.dtype.element_ty),
+            mask=in_group & in_head,
+        )
 
 
 @jit
@@ -221,7 +160,11 @@ def _paged_decode_kernel(
     item = items_ptr + (program // NUM_KV_HEADS) * 8
     if SPLIT:
         # Volatile, or the compiler moves the item's loads behind the test of the count.
-        entry, start, stop = tl.load(item, volatile=True), tl.load(item + 1, volatile=True), tl.load(item + 2, volatile=True)
+        entry, start, stop = (
+            tl.load(item, volatile=True),
+            tl.load(item + 1, volatile=True),
+            tl.load(item + 2, volatile=True),
+        )
         slot, first_slot = tl.load(item + 3, volatile=True), tl.load(item + 4, volatile=True)
         num_splits = tl.load(item + 5, volatile=True)
         works = tl.load(count_ptr, volatile=True) * NUM_KV_HEADS
@@ -244,7 +187,11 @@ def _paged_decode_kernel(
             item = items_ptr + ((work + tl.num_programs(0)) // NUM_KV_HEADS) * 8
             more = work + tl.num_programs(0) < works
             entry, start, stop = tl.load(item, mask=more), tl.load(item + 1, mask=more), tl.load(item + 2, mask=more)
-            slot, first_slot, num_splits = tl.load(item + 3, mask=more), tl.load(item + 4, mask=more), tl.load(item + 5, mask=more)
+            slot, first_slot, num_splits = (
+                tl.load(item + 3, mask=more),
+                tl.load(item + 4, mask=more),
+                tl.load(item + 5, mask=more),
+            )
     else:
         _decode_item(
             out_ptr, query_ptr, k_ptr, v_ptr, blocks_ptr + (program // NUM_KV_HEADS) * blocks_stride,

@@ -5,8 +5,15 @@ from torch import Tensor
 
 from nanofn_kernels._dispatch import cdiv, check_tensor, define_op, jit, next_power_of_2, tl
 from nanofn_kernels.errors import ShapeError
-from nanofn_kernels.reference.work_list import ITEM_FIELDS, NO_SPLIT, SPLIT_UNIT, max_splits, num_splits, split_length
-from nanofn_kernels.reference.work_list import work_list as _reference
+from nanofn_kernels.reference.work_list import (
+    ITEM_FIELDS,
+    NO_SPLIT,
+    SPLIT_UNIT,
+    max_splits,
+    num_splits,
+    split_length,
+    work_list as _reference,
+)
 
 __all__ = [
     "ITEM_FIELDS",
@@ -144,9 +151,13 @@ def check_work(
     needed = max_items(entries, max_seq_len, split_size, num_kv_heads)
     columns = max_item_blocks(max_seq_len, split_size, block_size, num_kv_heads)
     if items.shape[0] < needed or not items.is_contiguous():
-        raise ShapeError("items", f"at least {needed} items for full rows of the block table, contiguous", list(items.shape))
+        raise ShapeError(
+            "items", f"at least {needed} items for full rows of the block table, contiguous", list(items.shape)
+        )
     if blocks.shape[0] < needed or blocks.shape[1] < columns or not blocks.is_contiguous():
-        raise ShapeError("blocks", f"at least [{needed}, {columns}] for full rows of the block table, contiguous", list(blocks.shape))
+        raise ShapeError(
+            "blocks", f"at least [{needed}, {columns}] for full rows of the block table, contiguous", list(blocks.shape)
+        )
 
 
 @define_op(

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 
 from nanofn_kernels.norm_rope_store import launch_norm_rope_store
-from nanofn_kernels.paged_decode import launch_paged_decode, scratch_size
+from nanofn_kernels.paged_decode import decode_split_size, launch_paged_decode, scratch_size
 from nanofn_kernels.paged_prefill import launch_paged_prefill
 from nanofn_kernels.work_list import NO_SPLIT, max_item_blocks, max_items, work_list
 from ops import offline
@@ -25,7 +25,7 @@ def integers(*size: int) -> torch.Tensor:
 
 def decode(batch: int, group: int = 2, head_dim: int = 128, block_size: int = 64, dtype: torch.dtype = BF16, *, split: int = 0, pdl: bool = False) -> None:  # fmt: skip
     """A decode of 8 K/V heads, as the rule or a constant split has it."""
-    size = split or (NO_SPLIT if batch >= 16 else 64)
+    size = split or decode_split_size(batch, 8)
     number = max_items(batch, MAX_SEQ_LEN, size, 8)
     blocks = integers(number, max_item_blocks(MAX_SEQ_LEN, size, block_size, 8))
     cache = torch.zeros((4, block_size, 8, head_dim), dtype=dtype)
@@ -41,7 +41,9 @@ def prefill(group: int = 2, head_dim: int = 128, block_size: int = 64, dtype: to
     """Four chunks of 8 K/V heads."""
     cache = torch.zeros((4, block_size, 8, head_dim), dtype=dtype)
     query = torch.zeros((4096, 8 * group, head_dim), dtype=dtype)
-    launch_paged_prefill(query, cache, cache, integers(4, MAX_SEQ_LEN // block_size), integers(4), integers(5), integers(4), 0.1)
+    launch_paged_prefill(
+        query, cache, cache, integers(4, MAX_SEQ_LEN // block_size), integers(4), integers(5), integers(4), 0.1
+    )
 
 
 def store(head_dim: int = 128, *, pdl: bool = False) -> None:
@@ -65,7 +67,7 @@ CASES: dict[str, Callable[[], None]] = {
     "decode 64 page 16": lambda: decode(64, block_size=16),
     "decode 16 page 16": lambda: decode(16, block_size=16),
     "decode 16 group 4": lambda: decode(16, group=4),
-    "decode 8": lambda: decode(8, split=0),
+    "decode 8": lambda: decode(8),
     "decode 1 pdl": lambda: decode(1, pdl=True),
     "decode 1 group 4": lambda: decode(1, group=4),
     "decode 64 split 256": lambda: decode(64, split=256),
@@ -87,7 +89,10 @@ def main() -> None:
         for name, launch in CASES.items():
             launch()
             figures = vars(offline.report(found[-1]))
-            print(json.dumps({"case": name, **{key: value for key, value in figures.items() if key != "sass"}}), flush=True)
+            print(
+                json.dumps({"case": name, **{key: value for key, value in figures.items() if key != "sass"}}),
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -72,7 +72,9 @@ def report(compiled: Any) -> Report:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(compiled.asm["cubin"])
         file.flush()
-        usage = subprocess.run([_tool("cuobjdump"), "-res-usage", file.name], capture_output=True, text=True, check=True).stdout
+        usage = subprocess.run(
+            [_tool("cuobjdump"), "-res-usage", file.name], capture_output=True, text=True, check=True
+        ).stdout
         sass = subprocess.run([_tool("nvdisasm"), "-c", file.name], capture_output=True, text=True, check=True).stdout
     found = {key: int(value) for key, value in re.findall(r"(REG|STACK|LOCAL):(\d+)", usage)}
     copies = re.findall(r"LDGSTS[.\w]*", sass)

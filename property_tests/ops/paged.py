@@ -86,7 +86,9 @@ def decode(sequences: Sequences, query: Tensor, split_size: int, *, scale: float
     _, heads, head_dim = query.shape
     _, block_size, kv_heads, _ = sequences.k_cache.shape
     split_size = split_size or decode_split_size(query.shape[0], kv_heads)
-    work = make_work(sequences.table, sequences.rows, sequences.seq_lens, split_size, block_size, heads, kv_heads, head_dim)
+    work = make_work(
+        sequences.table, sequences.rows, sequences.seq_lens, split_size, block_size, heads, kv_heads, head_dim
+    )
     out = paged_decode(
         query, sequences.k_cache, sequences.v_cache, sequences.table, sequences.rows, sequences.seq_lens, *work,
         scale or head_dim**-0.5, split_size, launch_pdl=pdl,

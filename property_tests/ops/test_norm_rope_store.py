@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from nanofn_kernels.errors import DtypeError, ShapeError, StrideError
 from nanofn_kernels.norm_rope_store import norm_rope_store
@@ -95,7 +94,9 @@ def test_the_norm_comes_before_the_rotation() -> None:
     x = case.qkv[0, :32].double()
     x = x / (x.square().mean() + 1e-6).sqrt() * case.weights[0].double()
     cos, sin = case.cos_sin[77, :16].double(), case.cos_sin[77, 16:].double()
-    expected = torch.stack([x[i] * cos[i % 16] + (-x[i + 16] if i < 16 else x[i - 16]) * sin[i % 16] for i in range(32)])
+    expected = torch.stack(
+        [x[i] * cos[i % 16] + (-x[i + 16] if i < 16 else x[i - 16]) * sin[i % 16] for i in range(32)]
+    )
     assert error(case.run(norm_rope_store)[0][0, 0], expected) < TOLERANCE[F32]
 
 
@@ -136,5 +137,16 @@ def test_a_wrong_argument_is_named(name, change, kind) -> None:
 def test_the_op_is_well_formed() -> None:
     """Schema, fake and declared mutation agree with what the op does."""
     case = Case(2, 2, 1, 64, 16, F32, norm=True)
-    arguments = (case.qkv, *case.weights, case.cos_sin, case.positions, case.slots, *(c.nan_to_num(0) for c in case.caches), 2, 1e-6)
-    torch.library.opcheck(torch.ops.nanofn.norm_rope_store.default, arguments, test_utils=("test_schema", "test_faketensor"))
+    arguments = (
+        case.qkv,
+        *case.weights,
+        case.cos_sin,
+        case.positions,
+        case.slots,
+        *(c.nan_to_num(0) for c in case.caches),
+        2,
+        1e-6,
+    )
+    torch.library.opcheck(
+        torch.ops.nanofn.norm_rope_store.default, arguments, test_utils=("test_schema", "test_faketensor")
+    )

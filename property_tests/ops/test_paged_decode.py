@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from nanofn_kernels.errors import ArgumentError, DtypeError, ShapeError, StrideError
 from nanofn_kernels.paged_decode import paged_decode
@@ -165,7 +164,9 @@ def test_a_wrong_argument_is_named(name, value, kind) -> None:
 def test_the_op_is_well_formed() -> None:
     """Schema, fake and declared mutation agree with what the op does."""
     keywords = arguments()
-    torch.library.opcheck(torch.ops.nanofn.paged_decode.default, (), keywords, test_utils=("test_schema", "test_faketensor"))
+    torch.library.opcheck(
+        torch.ops.nanofn.paged_decode.default, (), keywords, test_utils=("test_schema", "test_faketensor")
+    )
 
 
 @pytest.mark.gpu
@@ -181,7 +182,9 @@ def test_a_graph_captured_at_length_1_serves_length_2000() -> None:
             from nanofn_kernels.work_list import work_list
 
             work_list(long.table, long.rows, lengths, split, 64, 8, *work[:3])
-            return paged_decode(query, long.k_cache, long.v_cache, long.table, long.rows, lengths, *work, 128**-0.5, split)
+            return paged_decode(
+                query, long.k_cache, long.v_cache, long.table, long.rows, lengths, *work, 128**-0.5, split
+            )
 
         step()
         graph = torch.cuda.CUDAGraph()
@@ -198,7 +201,9 @@ def test_a_graph_captured_at_length_1_serves_length_2000() -> None:
 @pytest.mark.parametrize("split", [128, 256])
 def test_bits_are_the_same_alone_and_in_a_batch_of_256(dtype, split) -> None:
     """At a constant split size, whatever launch the batch gets, and in every one of 20 repetitions."""
-    lengths = [int(length) for length in torch.randint(1, 1500, (255,), generator=torch.Generator().manual_seed(1))] + [0]
+    lengths = [int(length) for length in torch.randint(1, 1500, (255,), generator=torch.Generator().manual_seed(1))] + [
+        0
+    ]
     sequences = Sequences(lengths, kv_heads=8, head_dim=128, block_size=16, dtype=dtype, max_seq_len=2048)
     query = sequences.queries(256, 16)
     together = decode(sequences, query, split)

@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from nanofn_kernels.errors import ArgumentError, DtypeError, ShapeError
 from nanofn_kernels.paged_prefill import paged_prefill
@@ -23,7 +22,16 @@ def prefill(sequences: Sequences, query: torch.Tensor, counts: list[int], *, exa
     op = reference if exact else paged_prefill
     tensors = (query, sequences.k_cache, sequences.v_cache)
     query, k_cache, v_cache = (tensor.double() for tensor in tensors) if exact else tensors
-    return op(query, k_cache, v_cache, sequences.table, sequences.rows, bounds_of(counts), sequences.seq_lens, query.shape[2] ** -0.5)
+    return op(
+        query,
+        k_cache,
+        v_cache,
+        sequences.table,
+        sequences.rows,
+        bounds_of(counts),
+        sequences.seq_lens,
+        query.shape[2] ** -0.5,
+    )
 
 
 @pytest.mark.parametrize(
@@ -43,7 +51,9 @@ def prefill(sequences: Sequences, query: torch.Tensor, counts: list[int], *, exa
 def test_it_equals_float64(chunks, kv_heads, group, head_dim, block_size, dtype) -> None:
     """Within the written tolerance; tokens behind the last chunk are padding and give zeros."""
     counts = [count for count, _ in chunks]
-    sequences = Sequences([length for _, length in chunks], kv_heads=kv_heads, head_dim=head_dim, block_size=block_size, dtype=dtype)
+    sequences = Sequences(
+        [length for _, length in chunks], kv_heads=kv_heads, head_dim=head_dim, block_size=block_size, dtype=dtype
+    )
     query = sequences.queries(sum(counts) + 3, kv_heads * group, stride=1)
     found = prefill(sequences, query, counts)
     assert error(found, prefill(sequences, query, counts, exact=True)) < TOLERANCE[dtype]
@@ -52,7 +62,9 @@ def test_it_equals_float64(chunks, kv_heads, group, head_dim, block_size, dtype)
 
 @settings(max_examples=10)
 @given(
-    chunks=st.lists(st.tuples(st.integers(0, 40), st.sampled_from([0, 1, 31, 32, 63, 64, 65, 100])), min_size=1, max_size=3),
+    chunks=st.lists(
+        st.tuples(st.integers(0, 40), st.sampled_from([0, 1, 31, 32, 63, 64, 65, 100])), min_size=1, max_size=3
+    ),
     group=st.sampled_from([1, 2, 3]),
     block_size=st.sampled_from([1, 16, 64, 256]),
     dtype=st.sampled_from([F16, BF16, F32]),
@@ -68,7 +80,11 @@ def test_any_small_batch_equals_float64(chunks, group, block_size, dtype) -> Non
 
 def assert_same_bits(actual: torch.Tensor, expected: torch.Tensor) -> None:
     """Equal bit for bit on a GPU. The interpreter multiplies by a BLAS whose sums depend on where in a tile a row is."""
-    assert torch.equal(actual, expected) if DEVICE.type == "cuda" else error(actual, expected) < 0.1 * TOLERANCE[actual.dtype]
+    assert (
+        torch.equal(actual, expected)
+        if DEVICE.type == "cuda"
+        else error(actual, expected) < 0.1 * TOLERANCE[actual.dtype]
+    )
 
 
 def pieces(sequences: Sequences, query: torch.Tensor, cuts: list[int]) -> torch.Tensor:
@@ -76,7 +92,15 @@ def pieces(sequences: Sequences, query: torch.Tensor, cuts: list[int]) -> torch.
     row, found = sequences.rows[:1], []
     for start, stop in zip([0, *cuts], [*cuts, query.shape[0]], strict=True):
         length = torch.tensor([stop], dtype=torch.int32, device=DEVICE)
-        chunk = (query[start:stop], sequences.k_cache, sequences.v_cache, sequences.table, row, bounds_of([stop - start]), length)
+        chunk = (
+            query[start:stop],
+            sequences.k_cache,
+            sequences.v_cache,
+            sequences.table,
+            row,
+            bounds_of([stop - start]),
+            length,
+        )
         found.append(paged_prefill(*chunk, query.shape[2] ** -0.5))
     return torch.cat(found)
 
@@ -135,7 +159,9 @@ def test_the_op_is_well_formed() -> None:
         sequences.queries(30, 2), sequences.k_cache, sequences.v_cache, sequences.table, sequences.rows, bounds_of([10, 20]),
         sequences.seq_lens, 0.125,
     )  # fmt: skip
-    torch.library.opcheck(torch.ops.nanofn.paged_prefill.default, arguments, test_utils=("test_schema", "test_faketensor"))
+    torch.library.opcheck(
+        torch.ops.nanofn.paged_prefill.default, arguments, test_utils=("test_schema", "test_faketensor")
+    )
 
 
 @pytest.mark.gpu

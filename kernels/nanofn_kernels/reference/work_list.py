@@ -51,7 +51,9 @@ def work_list(
         size, number = split_length(length, split_size, num_kv_heads), num_splits(length, split_size, num_kv_heads)
         for split in range(number):
             start, stop = split * size, min(length, (split + 1) * size)
-            found.append((row, (entry, start, stop, first_slot + split, first_slot, number, 0, 0), stop - start == size))
+            found.append(
+                (row, (entry, start, stop, first_slot + split, first_slot, number, 0, 0), stop - start == size)
+            )
         first_slot += number
     # Whole splits in entry order, then what is left over, longest first.
     found.sort(key=lambda item: (not item[2], 0 if item[2] else item[1][1] - item[1][2]))
