@@ -23,9 +23,9 @@ def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
         Zhang and Sennrich 2019, arXiv:1910.07467, equation 4; the order of cast and weight is transformers'.
     """
     wide = x.to(torch.float32)
-    # One pass and no wide temporary: 26 us against 48 us for square and mean, [64, 192] fp32 on a 2-core EPYC.
+    # One pass without a temporary of x's size: half the time of square and mean at [64, 192] fp32 on a CPU.
     norm = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
-    scale = norm.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
+    scale = norm.mul_(norm).mul_(1.0 / x.shape[-1]).add_(eps).rsqrt_()
     normed = (wide * scale).to(x.dtype)
     return normed if weight is None else normed.mul_(weight)
 
