@@ -16,12 +16,12 @@ ROOT = blake2b(b"()", digest_size=16, key=KEY).digest()
 class Sequence:
     """One request, changed in place."""
 
-    __slots__ = ("chain", "computed", "end", "first", "length", "num_published", "number", "row", "table", "tokens")
+    __slots__ = ("chain", "computed", "end", "length", "num_published", "number", "row", "stops", "table", "tokens")
 
-    def __init__(self, number, prompt, max_tokens, max_model_len):
-        self.number = number
+    def __init__(self, number, prompt, max_tokens, max_model_len, stops):
+        self.number, self.stops = number, stops
         self.tokens = array("I", prompt)
-        self.length = self.first = len(prompt)
+        self.length = len(prompt)
         self.end = min(self.length + max_tokens, max_model_len)
         self.computed = self.num_published = 0
         self.table, self.chain, self.row = [], [], None
@@ -45,9 +45,9 @@ class MutableScheduler:
         self.waiting, self.running = deque(), []
         self.num_preemptions = 0
 
-    def add(self, number, prompt, max_tokens):
+    def add(self, number, prompt, max_tokens, stops=()):
         """Queue a request."""
-        sequence = Sequence(number, prompt, max_tokens, self.max_model_len)
+        sequence = Sequence(number, prompt, max_tokens, self.max_model_len, stops)
         self.extend_chain(sequence)
         self.waiting.append(sequence)
 
@@ -117,8 +117,10 @@ class MutableScheduler:
 
     def schedule(self):
         """Choose and allocate; returns (sequence, first position, number of tokens) and the new blocks."""
-        size, budget, running = self.block_size, self.budget, self.running
+        size, budget, running, num_preempted = self.block_size, self.budget, self.running, self.num_preemptions
         entries, new_blocks, prefills = [], [], []
+        # The watermark: a free block for each running sequence must stay when another one starts.
+        spare = self.num_free - len(running)
         place = 0
         while place < len(running):
             sequence = running[place]
@@ -140,22 +142,21 @@ class MutableScheduler:
                 budget -= 1
             place += 1
         if prefills or self.waiting:
-            self.schedule_prefills([each for each in prefills if each.row is not None], budget, entries, new_blocks)
+            if self.num_preemptions > num_preempted:
+                spare = -self.num_blocks
+            self.schedule_prefills([each for each in prefills if each.row is not None], budget, spare, entries, new_blocks)
         return entries, new_blocks
 
-    def schedule_prefills(self, prefills, budget, entries, new_blocks):
-        """Go on with started prompts, then start waiting ones while tokens, rows and blocks last."""
+    def schedule_prefills(self, prefills, budget, spare, entries, new_blocks):
+        """Go on with started prompts, then start waiting ones while tokens, rows and spare blocks last."""
         size, running = self.block_size, self.running
-        num_running = len(running)
-        num_reserved = num_running  # the watermark: a free block for each running sequence
         for sequence in prefills:
             count = min(sequence.length - sequence.computed, budget)
-            num_reserved += -(-sequence.length // size) - len(sequence.table)
+            spare -= -(-sequence.length // size) - len(sequence.table)
             if count:
                 num_new = -(-(sequence.computed + count) // size) - len(sequence.table)
                 if num_new > self.num_free:
                     continue
-                num_reserved -= num_new
                 self.extend(sequence, self.allocate(num_new), new_blocks)
                 entries.append((sequence, sequence.computed, count))
                 sequence.computed += count
@@ -170,8 +171,8 @@ class MutableScheduler:
                 hits.append(holders[0])
             start = len(hits) * size
             num_free_hits = sum(not self.references[block] for block in hits)
-            needed = -(-sequence.length // size) - len(hits) + num_free_hits
-            if needed + 1 > self.num_free - num_reserved and running:
+            spare -= -(-sequence.length // size) - len(hits) + num_free_hits + 1
+            if spare < 0 and running:
                 break
             self.waiting.popleft()
             for block in hits:
@@ -180,7 +181,6 @@ class MutableScheduler:
                 self.references[block] += 1
             count = min(sequence.length - start, budget)
             num_new = -(-(start + count) // size) - len(hits)
-            num_reserved += 1 + needed - num_free_hits - num_new
             sequence.row = self.rows.pop()
             self.extend(sequence, hits + self.allocate(num_new), new_blocks)
             sequence.computed = start + count
@@ -201,11 +201,12 @@ class MutableScheduler:
         for sequence, position, count in entries:
             position += count
             if position == sequence.length:
-                sequence.tokens.append(next(tokens))
+                token_id = next(tokens)
+                sequence.tokens.append(token_id)
                 sequence.length = length = position + 1
                 if length % size == 0:
                     self.extend_chain(sequence)
-                if length == sequence.end:
+                if length == sequence.end or token_id in sequence.stops:
                     ended.append(sequence)
             if position // size > sequence.num_published:
                 self.publish(sequence, position // size)

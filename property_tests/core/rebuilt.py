@@ -4,6 +4,7 @@ from attrs import evolve, fields, has
 
 from nanofn.state.persistent import Map
 from nanofn.state.sorted_table import SortedTable
+from nanofn.state.steady import Steady
 
 
 def rebuilt(value, random):
@@ -23,6 +24,8 @@ def rebuilt(value, random):
         for key, item in pairs:
             copy = copy.set(key, rebuilt(item, random))
         return copy
+    if isinstance(value, Steady):
+        return None  # a memo: everything works without it
     if isinstance(value, tuple):
         return tuple([rebuilt(item, random) for item in value])
     if has(type(value)):

@@ -159,13 +159,13 @@ def test_the_first_holder_of_a_digest_stays() -> None:
     index = publish(PrefixIndex(), [(0, digest(1)), (3, digest(1))])
     chain = Chunked().push(digest(1))
     assert match(index, chain, 1) == (0,)
-    index = withdraw(index, 0)
+    index = withdraw(index, [0])
     assert match(index, chain, 1) == (3,)
-    index = withdraw(index, 3)
+    index = withdraw(index, [3])
     assert match(index, chain, 1) == ()
     assert not len(index.holders)
     assert not len(index.digests)
-    assert withdraw(index, 3) == index
+    assert withdraw(index, [3]) == index
 
 
 def test_a_published_block_keeps_its_digest() -> None:

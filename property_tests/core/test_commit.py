@@ -30,7 +30,7 @@ def test_tokens_are_committed_as_columns() -> None:
     """Ids, tokens and counts in entry order; times are copied."""
     run = work(request(0, 3), request(1, 4))
     run.step(grants(1, 0))
-    assert outcome(run, 5, 6, now_us=77) == (TokensCommitted((1, 0), (5, 6), (1, 1)),)
+    assert outcome(run, 5, 6, now_us=77) == (TokensCommitted((1, 0), (5, 6), (5, 4)),)
     assert [(each.first_output_us, each.last_output_us) for each in run.state.running] == [(77, 77)] * 2
     run.step(grants(0, 1))
     outcome(run, 5, 6, now_us=99)
@@ -91,9 +91,9 @@ def test_a_preempted_sequence_keeps_what_was_sampled_for_it() -> None:
     run = decoding(max_tokens=2)
     run.step(grants(0))
     run.step(Decision(preempt=(0,)))
-    assert outcome(run, 5) == (TokensCommitted((0,), (5,), (1,)),)
+    assert outcome(run, 5) == (TokensCommitted((0,), (5,), (4,)),)
     assert run.state.waiting.get(0).num_tokens == 4
-    assert outcome(run, 6) == (TokensCommitted((0,), (6,), (2,)), Finished(0, "length", None, 2))
+    assert outcome(run, 6) == (TokensCommitted((0,), (6,), (5,)), Finished(0, "length", None, 2))
     run.check_all_returned()
 
 

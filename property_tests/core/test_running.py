@@ -17,8 +17,10 @@ def sequence(number, **facts):
 
 
 def test_the_columns_are_the_fields_of_a_sequence() -> None:
-    """Same names in the same order, so that transposing is a zip."""
-    assert [each.name for each in fields(Running)] == [each.name for each in fields(Sequence)]
+    """Same names in the same order, so that transposing is a zip; and a memo."""
+    *columns, memo = [each.name for each in fields(Running)]
+    assert memo == "steady"
+    assert columns == [each.name for each in fields(Sequence)]
 
 
 @given(st.lists(st.integers(0, 9), unique=True), st.sets(st.integers(0, 9)))
@@ -36,13 +38,13 @@ def test_running_is_a_list_of_sequences(numbers, gone) -> None:
     assert running.append(()) == running
 
 
-def test_only_decode_means_one_token_each_that_can_be_planned() -> None:
-    """True for none; false with a prefill, a final placeholder, or a sequence that needs its last token first."""
+def test_decodes_are_one_token_each_that_can_be_planned() -> None:
+    """One grant each; None with a prefill, a final placeholder, or a sequence that needs its last token first."""
     decoding = sequence(0, num_computed_tokens=2)
-    assert Running().only_decode
-    assert Running().append([decoding, sequence(1, num_computed_tokens=7)]).only_decode
+    assert Running().decodes == ()
+    assert Running().append([decoding, sequence(1, num_computed_tokens=7)]).decodes == ((0, 1), (1, 1))
     prefilling, awaiting = sequence(1, num_computed_tokens=1), sequence(1, num_computed_tokens=8)
     careful = evolve(decoding, request=request(1, 3, plans_ahead=False), num_computed_tokens=3)
-    assert Running().append([evolve(careful, num_computed_tokens=2)]).only_decode
+    assert Running().append([evolve(careful, num_computed_tokens=2)]).decodes == ((0, 1),)
     for other in (prefilling, awaiting, careful):
-        assert not Running().append([decoding, other]).only_decode
+        assert Running().append([decoding, other]).decodes is None

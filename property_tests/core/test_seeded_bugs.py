@@ -14,8 +14,8 @@ BUGS = (
     Bug(
         "a block handed out keeps its digest",
         "state/block_pool.py",
-        "            index = withdraw(index, block_id)\n",
-        "            pass\n",
+        "        index = withdraw(index, evicted)\n",
+        "        pass\n",
     ),
     Bug(
         "a release ignores other owners",

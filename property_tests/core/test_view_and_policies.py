@@ -35,7 +35,9 @@ def test_a_view_shows_running_in_admission_order_and_waiting_in_arrival_order() 
     assert (len(seen.running), len(seen.waiting)) == (2, 2)
     assert (seen.running[-1].sequence_id, seen.waiting[1].sequence_id) == (1, 3)
     assert [each.sequence_id for each in seen.waiting[:1]] == [0]
-    assert (seen.running.get(0), seen.waiting.get(3).sequence_id) == (None, 3)
+    assert (seen.running.get(0), seen.waiting.get(3).sequence_id, seen.num_waiting) == (None, 3, 2)
+    assert (seen.running.num_remaining_tokens, seen.waiting.num_remaining_tokens) == ((1, 1), (4, 3))
+    assert (seen.running.decodes, seen.waiting.decodes) == (((2, 1), (1, 1)), None)
     with pytest.raises(IndexError):
         seen.waiting[2]
 
@@ -213,14 +215,14 @@ def test_fcfs_admits_nobody_into_blocks_that_a_started_prompt_needs() -> None:
     assert first_plans(run, fcfs, 1) == [{0: (12, 4)}]
 
 
-def test_fcfs_remembers_the_grants_of_a_steady_step() -> None:
-    """As long as the same sequences decode, the same decision comes back, not built again."""
+def test_the_memo_of_a_steady_step_saves_building_the_grants() -> None:
+    """As long as the same sequences decode, the very same grants come back."""
     run = work(request(0, 3), request(1, 3))
+    first_plans(run, fcfs, 2)
+    grants_before = view(run.state, 0).running.decodes
     first_plans(run, fcfs, 1)
-    policy_state, decision = fcfs.decide(fcfs.init, view(run.state, 0))
-    again, second = fcfs.decide(policy_state, view(run.state, 0))
-    assert again is policy_state
-    assert second == decision
+    assert view(run.state, 0).running.decodes is grants_before
+    assert grants_before == ((0, 1), (1, 1))
 
 
 @pytest.mark.parametrize("policy", [fcfs, prefill_first])

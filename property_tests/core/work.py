@@ -48,7 +48,8 @@ class Work:
                 case TokensCommitted(sequence_ids, token_ids, counts):
                     for sequence_id, token_id, count in zip(sequence_ids, token_ids, counts, strict=True):
                         self.outputs[sequence_id].append(token_id)
-                        assert len(self.outputs[sequence_id]) == count
+                        prompt = self.owner[sequence_id][0].num_prompt_tokens
+                        assert prompt + len(self.outputs[sequence_id]) == count
                 case Finished(sequence_id, reason, _, num_output_tokens):
                     assert sequence_id not in self.endings
                     self.endings[sequence_id] = (reason, num_output_tokens)

@@ -5,7 +5,5 @@
 
 from nanofn.policy.fcfs import fcfs as fcfs
 from nanofn.policy.prefill_first import prefill_first as prefill_first
-from nanofn.state.decision import Decision as Decision
-from nanofn.state.decision import Policy as Policy
-from nanofn.state.view import SequenceView as SequenceView
-from nanofn.state.view import View as View
+from nanofn.state.decision import Decision as Decision, Policy as Policy
+from nanofn.state.view import SequenceView as SequenceView, View as View

@@ -10,19 +10,6 @@ Grants = tuple[tuple[SequenceId, int], ...]
 
 
 @frozen
-class Steady:
-    """What `fcfs` remembers of a step that only decoded, so that the next one need not build the grants again.
-
-    Attributes:
-        sequence_ids: The running sequences.
-        grants: One token for each.
-    """
-
-    sequence_ids: tuple[SequenceId, ...] = ()
-    grants: Grants = ()
-
-
-@frozen
 class Fcfs:
     """Decode every running sequence, then spend the rest of the budget on prefills in arrival order.
 
@@ -33,29 +20,29 @@ class Fcfs:
 
     Attributes:
         watermark: Free blocks that must remain for each running sequence when another one starts.
-        init: Nothing remembered.
+        init: None: it remembers nothing.
     """
 
     watermark: int = 1
-    init: Steady = Steady()
+    init: None = None
 
-    def decide(self, policy_state: Steady, view: View) -> tuple[Steady, Decision]:
+    def decide(self, policy_state: None, view: View) -> tuple[None, Decision]:
         """Choose whom to run: see the class."""
         running, budget = view.running, view.limits.max_num_batched_tokens
-        prefills: list[SequenceView] = []
-        if running.only_decode:
-            ids = running.sequence_ids
-            if ids != policy_state.sequence_ids:
-                policy_state = Steady(ids, tuple([(sequence_id, 1) for sequence_id in ids]))
-            decodes = policy_state.grants
-        else:
-            decodes = tuple([(each.sequence_id, 1) for each in running if each.num_remaining_tokens == 1])
-            prefills = [each for each in running if each.num_remaining_tokens > 1]
-        # Beyond the budget a running sequence keeps its rank only, so that it can yield its blocks.
-        decodes = decodes[:budget] + tuple([(sequence_id, 0) for sequence_id, _ in decodes[budget:]])
-        return policy_state, Decision(decodes + self._prefills(view, prefills, max(budget - len(decodes), 0)))
+        prefills: tuple[SequenceView, ...] = ()
+        decodes = running.decodes
+        if decodes is None:
+            remaining = running.num_remaining_tokens
+            decodes = tuple([(key, 1) for key, left in zip(running.sequence_ids, remaining, strict=True) if left == 1])
+            prefills = tuple([running[place] for place, left in enumerate(remaining) if left > 1])
+        if len(decodes) > budget:
+            # Beyond the budget a running sequence keeps its rank only, so that it can yield its blocks.
+            decodes = decodes[:budget] + tuple([(sequence_id, 0) for sequence_id, _ in decodes[budget:]])
+        if prefills or view.num_waiting:
+            decodes += self._prefills(view, prefills, max(budget - len(decodes), 0))
+        return policy_state, Decision(decodes)
 
-    def _prefills(self, view: View, prefills: list[SequenceView], budget: int) -> Grants:
+    def _prefills(self, view: View, prefills: tuple[SequenceView, ...], budget: int) -> Grants:
         """Grant running prefills, then waiting sequences while tokens, rows and blocks last."""
         grants: list[tuple[SequenceId, int]] = []
         being_written = {each.next_digest for each in prefills}

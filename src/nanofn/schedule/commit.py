@@ -6,7 +6,7 @@ from attrs import evolve
 
 from nanofn.errors import PlanOrderError
 from nanofn.request import BlockId, PlanId, SequenceId, TokenId
-from nanofn.schedule.commit_decodes import Committed, commit_decodes
+from nanofn.schedule.commit_decodes import Committed, commit_decodes, commit_steady
 from nanofn.schedule.ending import ending
 from nanofn.schedule.finish import finish
 from nanofn.state.digest import Digest, grown
@@ -40,23 +40,29 @@ def commit(
     Raises:
         PlanOrderError: An older plan has no result yet, or the number of tokens is not that of sampling entries.
     """
-    if plan_id not in [step_plan.plan_id for step_plan in state.in_flight]:
+    if not state.in_flight:
         return state, ()
     step_plan, token_ids = state.in_flight[0], result.token_ids
     if step_plan.plan_id != plan_id:
+        if plan_id not in [step_plan.plan_id for step_plan in state.in_flight]:
+            return state, ()
         raise PlanOrderError(plan_id, f"plan {step_plan.plan_id}")
     num_samples = sum(step_plan.entries.samples)
     if len(token_ids) != num_samples:
         raise PlanOrderError(plan_id, f"{num_samples} tokens instead of {len(token_ids)}")
-    entries, tokens = _living(state, step_plan.entries, token_ids)
-    done = commit_decodes(state, entries, tokens, result.now_us)
-    waiting, number = state.waiting, len(done.sequence_ids)
-    if number < len(entries.sequence_id):
-        waiting, done = _commit_one_by_one(state, done, entries[number:], tokens[number:], result.now_us)
+    waiting, steady = state.waiting, state.running.steady
+    if steady is not None and plan_id in steady.plans:
+        done = commit_steady(state, steady, step_plan.entries, token_ids, result.now_us)
+    else:
+        entries, tokens = _living(state, step_plan.entries, token_ids)
+        done = commit_decodes(state, entries, tokens, result.now_us)
+        number = len(done.sequence_ids)
+        if number < len(entries.sequence_id):
+            waiting, done = _commit_one_by_one(state, done, entries[number:], tokens[number:], result.now_us)
     state = state.committed(waiting, done.running, done.prefix_index)
     effects: tuple[TokensCommitted | Finished, ...] = ()
     if done.sequence_ids:
-        effects = (TokensCommitted(done.sequence_ids, done.token_ids, done.num_output_tokens),)
+        effects = (TokensCommitted(done.sequence_ids, done.token_ids, done.num_tokens),)
     if done.endings:
         state, finished = finish(state, done.endings)
         effects += finished
@@ -93,9 +99,8 @@ def _commit_one_by_one(
             continue
         if token_id is not None and entry.first_position + entry.num_tokens == sequence.num_tokens:
             sequence = _with_token(state, sequence, token_id, now_us)
-            count, is_longest = sequence.num_output_tokens, sequence.num_tokens == sequence.max_num_tokens
-            accepted.append((sequence.sequence_id, token_id, count))
-            end = ending(sequence.sequence_id, sequence.request, token_id, count, is_longest=is_longest)
+            accepted.append((sequence.sequence_id, token_id, sequence.num_tokens))
+            end = ending(sequence, token_id)
             endings += [end] if end is not None else []
         if place is None:
             waiting = waiting.set(sequence.sequence_id, sequence)
@@ -109,7 +114,7 @@ def _commit_one_by_one(
         index,
         done.sequence_ids + ids,
         done.token_ids + token_ids,
-        done.num_output_tokens + counts,
+        done.num_tokens + counts,
         tuple(endings),
     )
 

@@ -4,7 +4,7 @@ What `plan_decodes` is to `plan`, this is to `commit`: entries that decoded one 
 first on, are committed on whole columns, the others one by one. A test holds the two ways equal.
 """
 
-from operator import attrgetter, contains, eq, sub
+from operator import attrgetter, contains, eq, or_, sub
 from typing import NamedTuple, cast
 
 from nanofn.config import Limits
@@ -16,6 +16,7 @@ from nanofn.state.effects import Finished
 from nanofn.state.engine_state import EngineState
 from nanofn.state.prefix_index import PrefixIndex, publish
 from nanofn.state.running import Running
+from nanofn.state.steady import Steady
 from nanofn.state.step_plan import PlanEntries
 
 _stop_token_ids = attrgetter("stop_token_ids")
@@ -29,7 +30,7 @@ class Committed(NamedTuple):
         prefix_index: The prefix index after them.
         sequence_ids: Whose tokens were accepted.
         token_ids: Their tokens.
-        num_output_tokens: Their numbers of output tokens, these included.
+        num_tokens: Their numbers of known tokens, these included.
         endings: Who ends.
     """
 
@@ -37,7 +38,7 @@ class Committed(NamedTuple):
     prefix_index: PrefixIndex
     sequence_ids: tuple[SequenceId, ...]
     token_ids: tuple[TokenId, ...]
-    num_output_tokens: tuple[int, ...]
+    num_tokens: tuple[int, ...]
     endings: tuple[Finished, ...]
 
 
@@ -50,21 +51,49 @@ def commit_decodes(
     computed more than one token, or has had no output token before.
     """
     places = _leading(state.running, entries)
-    decoded, limits, index, number = state.running.take(places), state.limits, state.prefix_index, len(places)
+    number = len(places)
     if not number:
-        return Committed(state.running, index, (), (), (), ())
+        return Committed(state.running, state.prefix_index, (), (), (), ())
     tokens = cast("tuple[TokenId, ...]", token_ids[:number])  # each of these entries samples
+    part, index = _with_tokens(state, state.running.take(places), tokens, now_us)
+    running, endings = state.running.put(places, part), _endings(part, tokens)
+    return Committed(running, index, part.sequence_id, tokens, part.num_tokens, endings)
+
+
+def commit_steady(
+    state: EngineState, steady: Steady, entries: PlanEntries, token_ids: tuple[TokenId, ...], now_us: int
+) -> Committed:
+    """Commit a token of every running sequence, for a plan of which the memo says that it decodes just that."""
+    running = state.running
+    if len(token_ids) != len(running.sequence_id):
+        alive = frozenset(running.sequence_id)
+        pairs = zip(entries.sequence_id, token_ids, strict=True)
+        token_ids = tuple([token_id for sequence_id, token_id in pairs if sequence_id in alive])
+    running, index = _with_tokens(state, running, token_ids, now_us)
+    place = steady.first_to_end
+    endings: tuple[Finished, ...] = ()
+    if running.num_tokens[place] == running.max_num_tokens[place] or not steady.cohort.stop_token_ids.isdisjoint(
+        token_ids
+    ):
+        endings = _endings(running, token_ids)
+    return Committed(running, index, running.sequence_id, token_ids, running.num_tokens, endings)
+
+
+def _with_tokens(
+    state: EngineState, decoded: Running, tokens: tuple[TokenId, ...], now_us: int
+) -> tuple[Running, PrefixIndex]:
+    """Append a token to each sequence; publish the blocks just written."""
+    index, steady, limits, digested = state.prefix_index, decoded.steady, state.limits, (decoded.chain, decoded.tail)
     num_tokens = tuple([count + 1 for count in decoded.num_tokens])
-    chains, tails = decoded.chain, decoded.tail
     if limits.enable_prefix_caching:
-        rests = [count % limits.block_size for count in num_tokens]
-        chains, tails = _digested(decoded, tuple(zip(tails, tokens, strict=True)), rests, limits)
-        if 1 % limits.block_size in rests:
-            index = publish(index, _written(decoded, chains, rests, limits.block_size))
-    decoded = decoded.with_tokens(num_tokens, (now_us,) * number, (state.num_steps,) * number, chains, tails)
-    outputs = tuple(map(sub, num_tokens, decoded.num_prompt_tokens))
-    endings = _endings(decoded, tokens, outputs)
-    return Committed(state.running.put(places, decoded), index, decoded.sequence_id, tokens, outputs, endings)
+        digested = _digested(decoded, tuple(zip(decoded.tail, tokens, strict=True)), limits)
+        # Those without tokens beyond full blocks before now: the position just written was the last of a block.
+        written = decoded.places_with(0, limits.block_size)
+        if written:
+            index = publish(index, _last_blocks(decoded, digested[0], written, limits.block_size))
+    if steady is not None:
+        steady = steady.committed()
+    return decoded.with_tokens(num_tokens, (now_us, state.num_steps), digested, steady), index
 
 
 def _leading(running: Running, entries: PlanEntries) -> range | list[int]:
@@ -81,39 +110,34 @@ def _leading(running: Running, entries: PlanEntries) -> range | list[int]:
 
 
 def _digested(
-    decoded: Running, tails: tuple[Tail, ...], rests: list[int], limits: Limits
+    decoded: Running, tails: tuple[Tail, ...], limits: Limits
 ) -> tuple[tuple[Chunked[Digest], ...], tuple[Tail, ...]]:
-    """Digest the tails that are full now, and pack those that are nested deep."""
-    due = rests if limits.block_size <= MAX_NESTING else [rest % MAX_NESTING for rest in rests]
-    if 0 not in due:
+    """Digest the tails that are full with their new token, and pack those that are nested deep."""
+    due = [
+        (place, num_rest)
+        for num_rest in range(0, limits.block_size, MAX_NESTING)
+        for place in decoded.places_with(num_rest - 1, limits.block_size)
+    ]
+    if not due:
         return decoded.chain, tails
     chains, packed = list(decoded.chain), list(tails)
-    for place, rest in enumerate(due):
-        if rest == 0:
-            chains[place], packed[place] = grown(
-                chains[place], tails[place], decoded.request[place], rests[place], limits
-            )
+    for place, num_rest in due:
+        chains[place], packed[place] = grown(chains[place], tails[place], decoded.request[place], num_rest, limits)
     return tuple(chains), tuple(packed)
 
 
-def _written(
-    decoded: Running, chains: tuple[Chunked[Digest], ...], rests: list[int], block_size: int
+def _last_blocks(
+    decoded: Running, chains: tuple[Chunked[Digest], ...], places: tuple[int, ...], block_size: int
 ) -> list[tuple[BlockId, Digest]]:
-    """List the blocks whose last position was just written: it is the one before the token just sampled."""
-    places = [place for place, rest in enumerate(rests) if rest == 1 % block_size]
+    """List the last full blocks of some sequences with their digests."""
     blocks = [decoded.num_tokens[place] // block_size - 1 for place in places]
     tables = decoded.block_table
     return [(tables[place][block], chains[place][block]) for place, block in zip(places, blocks, strict=True)]
 
 
-def _endings(decoded: Running, tokens: tuple[TokenId, ...], outputs: tuple[int, ...]) -> tuple[Finished, ...]:
-    """Decide who ends. In most steps nobody does: neither a stop token nor a longest sequence is among them."""
-    requests, longest = decoded.request, map(eq, decoded.num_tokens, decoded.max_num_tokens)
-    if True not in longest and True not in map(contains, map(_stop_token_ids, requests), tokens):
-        return ()
-    columns = decoded.sequence_id, requests, tokens, outputs, decoded.num_tokens, decoded.max_num_tokens
-    decided = [
-        ending(sequence_id, request, token_id, count, is_longest=known == most)
-        for sequence_id, request, token_id, count, known, most in zip(*columns, strict=True)
-    ]
+def _endings(decoded: Running, tokens: tuple[TokenId, ...]) -> tuple[Finished, ...]:
+    """Decide who ends: those with a stop token, and those at their final length."""
+    stopped = map(contains, map(_stop_token_ids, decoded.request), tokens)
+    longest = map(eq, decoded.num_tokens, decoded.max_num_tokens)
+    decided = [ending(decoded[place], tokens[place]) for place, may in enumerate(map(or_, stopped, longest)) if may]
     return tuple([each for each in decided if each is not None])

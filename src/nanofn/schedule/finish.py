@@ -40,6 +40,6 @@ def finish(state: EngineState, endings: Iterable[Finished]) -> tuple[EngineState
         by_request = by_request.set(request_id, left) if left else by_request.discard(request_id)
     if not ended:
         return state, ()
-    running = state.running.without(ended)
+    running = state.running.without(ended, have_ended=True)
     state = evolve(state, pool=pool, waiting=waiting, rows=rows, by_request=by_request, running=running)
     return state, tuple(ended.values())

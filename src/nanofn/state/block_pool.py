@@ -60,11 +60,11 @@ def allocate(pool: BlockPool, index: PrefixIndex, count: int) -> tuple[BlockPool
     if len(blocks) < count:
         cached, evicted = cached.pop_first(count - len(blocks))
         stamps = stamps.discard_all(evicted)
-        for block_id in evicted:
-            index = withdraw(index, block_id)
+        index = withdraw(index, evicted)
         blocks += evicted
-    pool = evolve(pool, frontier=pool.frontier + fresh, returned=returned, cached=cached, stamps=stamps)
-    return pool, index, blocks
+    # By position: `evolve` costs three times as much.
+    frontier = pool.frontier + fresh
+    return BlockPool(pool.num_blocks, frontier, returned, cached, stamps, pool.shared, pool.next_stamp), index, blocks
 
 
 def share(pool: BlockPool, block_ids: Iterable[BlockId]) -> BlockPool:
@@ -86,26 +86,21 @@ def release(pool: BlockPool, index: PrefixIndex, block_ids: Iterable[BlockId]) -
     """
     returned: list[BlockId] = []
     cached: list[BlockId] = []
-    shared = pool.shared
+    shared, is_shared, is_published = pool.shared, pool.shared.get, index.digests.get
     for block_id in reversed(tuple(block_ids)):
-        references = shared.get(block_id)
+        references = is_shared(block_id)
         if references is not None:
             shared = shared.set(block_id, references - 1) if references > 2 else shared.discard(block_id)
-        elif block_id in index.digests:
+        elif is_published(block_id) is not None:
             cached.append(block_id)
         else:
             returned.append(block_id)
-    stamp = pool.next_stamp
-    return evolve(
-        pool,
-        returned=pool.returned.extend(reversed(returned)),
-        cached=pool.cached.extend(enumerate(cached, stamp)) if cached else pool.cached,
-        stamps=pool.stamps.set_all({block_id: key for key, block_id in enumerate(cached, stamp)})
-        if cached
-        else pool.stamps,
-        shared=shared,
-        next_stamp=stamp + len(cached),
-    )
+    stamp, free, stamps = pool.next_stamp, pool.cached, pool.stamps
+    if cached:
+        free = free.extend(enumerate(cached, stamp))
+        stamps = stamps.set_all(dict(zip(cached, range(stamp, stamp + len(cached)), strict=True)))
+    stack = pool.returned.extend(reversed(returned)) if returned else pool.returned
+    return BlockPool(pool.num_blocks, pool.frontier, stack, free, stamps, shared, stamp + len(cached))
 
 
 def num_freed(pool: BlockPool, tables: Iterable[Iterable[BlockId]]) -> int:

@@ -32,15 +32,26 @@ class Chunked(Generic[T]):
         return chain(chain.from_iterable(self.full), self.tail)
 
     def __getitem__(self, index: int) -> T:
+        start = len(self.full) * _CHUNK
+        if index >= start:
+            return self.tail[index - start]
         if index < 0:
-            index += len(self)
-        chunk, offset = divmod(index, _CHUNK)
-        return self.tail[offset] if chunk == len(self.full) else self.full[chunk][offset]
+            return self[index + start + len(self.tail)]
+        return self.full[index // _CHUNK][index % _CHUNK]
+
+    @property
+    def last(self) -> T | None:
+        """The last item; None if there is none."""
+        if self.tail:
+            return self.tail[-1]
+        return self.full[-1][-1] if self.full else None
 
     def push(self, item: T) -> Self:
         """Add one item at the end."""
         tail = (*self.tail, item)
-        return type(self)(self.full, tail) if len(tail) < _CHUNK else type(self)((*self.full, tail), ())
+        if len(tail) < _CHUNK:
+            return type(self)(self.full, tail)
+        return type(self)((*self.full, tail))
 
     def extend(self, items: Iterable[T]) -> Self:
         """Add items at the end, in order."""

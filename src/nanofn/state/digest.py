@@ -19,7 +19,7 @@ Tail = bytes | tuple[Any, TokenId]
 
 _DIGEST_BYTES = 16
 TOKEN_BYTES = 4
-MAX_NESTING = 64
+MAX_NESTING = 128
 """A nested tail is packed when it is this deep, so that comparing or printing one never recurses further."""
 
 
@@ -31,10 +31,11 @@ def token_bytes(token_ids: Sequence[TokenId]) -> bytes:
 def packed(tail: Tail) -> bytes:
     """Pack a tail's tokens."""
     tokens: list[TokenId] = []
-    while isinstance(tail, tuple):
+    while not isinstance(tail, bytes):
         tail, token_id = tail
         tokens.append(token_id)
-    return tail + token_bytes(tokens[::-1])
+    tokens.reverse()
+    return tail + token_bytes(tokens)
 
 
 def root_digest(request: Request, digest_key: bytes) -> Digest:
@@ -74,6 +75,6 @@ def grown(
     A full block is digested. A tail that is nested deep is packed: see `MAX_NESTING`.
     """
     if num_rest == 0:
-        parent = chain[-1] if len(chain) else root_digest(request, limits.digest_key)
+        parent = chain.last or root_digest(request, limits.digest_key)
         return chain.push(next_digest(parent, packed(tail), limits.digest_key)), b""
     return chain, packed(tail) if num_rest % MAX_NESTING == 0 else tail

@@ -71,11 +71,11 @@ class Refused:
 
 @frozen
 class TokensCommitted:
-    """Output tokens became known; columns in entry order. `num_output_tokens` counts each one's sequence's so far."""
+    """Output tokens became known; columns in entry order. `num_tokens` counts known ones now, prompts included."""
 
     sequence_ids: tuple[SequenceId, ...]
     token_ids: tuple[TokenId, ...]
-    num_output_tokens: tuple[int, ...]
+    num_tokens: tuple[int, ...]
 
 
 @frozen

@@ -42,21 +42,24 @@ def publish(index: PrefixIndex, blocks: Iterable[tuple[BlockId, Digest]]) -> Pre
     """Offer full, written blocks for reuse, one after the other. A block published before stays as it is."""
     digests: dict[BlockId, Digest] = {}
     holders: dict[Digest, tuple[BlockId, ...]] = {}
+    holders_of, digest_of = index.holders.get, index.digests.get
     for block_id, digest in blocks:
-        if block_id not in index.digests and block_id not in digests:
+        if digest_of(block_id) is None and block_id not in digests:
             digests[block_id] = digest
-            before = holders.get(digest) or index.holders.get(digest) or ()
+            before = holders.get(digest) or holders_of(digest) or ()
             holders[digest] = (*before, block_id)
     if not digests:
         return index
     return PrefixIndex(index.holders.set_all(holders), index.digests.set_all(digests))
 
 
-def withdraw(index: PrefixIndex, block_id: BlockId) -> PrefixIndex:
-    """Drop a block that is about to hold something else; published or not."""
-    digest = index.digests.get(block_id)
-    if digest is None:
-        return index
-    left = tuple([holder for holder in index.holders.get(digest) or () if holder != block_id])
-    holders = index.holders.set(digest, left) if left else index.holders.discard(digest)
-    return PrefixIndex(holders, index.digests.discard(block_id))
+def withdraw(index: PrefixIndex, block_ids: Iterable[BlockId]) -> PrefixIndex:
+    """Drop blocks that are about to hold something else, published or not."""
+    holders, digests = index.holders, index.digests
+    for block_id in block_ids:
+        digest = digests.get(block_id)
+        if digest is not None:
+            left = tuple([holder for holder in holders.get(digest) or () if holder != block_id])
+            holders = holders.set(digest, left) if left else holders.discard(digest)
+            digests = digests.discard(block_id)
+    return PrefixIndex(holders, digests)

@@ -47,12 +47,13 @@ def _outputs_only_grow(before: EngineState, after: EngineState, effects: tuple[E
     grown: dict[SequenceId, int] = {}
     for effect in effects:
         if isinstance(effect, TokensCommitted):
-            grown = dict(zip(effect.sequence_ids, effect.num_output_tokens, strict=True))
+            grown = dict(zip(effect.sequence_ids, effect.num_tokens, strict=True))
     for sequence in live(before):
         later = find(after, sequence.sequence_id)
         if later is not None:
-            expected = sequence.num_output_tokens + (sequence.sequence_id in grown)
-            if later.num_output_tokens != expected or later.epoch < sequence.epoch:
+            expected = sequence.num_tokens + (sequence.sequence_id in grown)
+            is_told = grown.get(sequence.sequence_id, expected) == expected
+            if later.num_tokens != expected or not is_told or later.epoch < sequence.epoch:
                 yield f"sequence {sequence.sequence_id} went from {sequence.num_output_tokens} to {later.num_output_tokens} outputs"
 
 

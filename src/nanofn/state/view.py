@@ -162,9 +162,16 @@ class SequenceViews(AbstractSequence[SequenceView]):
         return self.state.running.sequence_id if self.is_running else tuple([SequenceId(key) for key, _ in waiting])
 
     @property
-    def only_decode(self) -> bool:
-        """Whether each of them is left with exactly one token, and it can be planned now."""
-        return self.is_running and self.state.running.only_decode
+    def num_remaining_tokens(self) -> tuple[int, ...]:
+        """Tokens that a grant could compute now for each, before any prefix hit, without a view for each."""
+        if self.is_running:
+            return self.state.running.num_remaining_tokens
+        return tuple([sequence.num_tokens for sequence in self.state.waiting.values()])
+
+    @property
+    def decodes(self) -> tuple[tuple[SequenceId, int], ...] | None:
+        """Running ones: a grant of one token to each, if each has just one left that can be planned; None otherwise."""
+        return self.state.running.decodes if self.is_running else None
 
     def get(self, sequence_id: SequenceId) -> SequenceView | None:
         """Look up one of them by id."""
@@ -198,6 +205,11 @@ class View:
     def waiting(self) -> SequenceViews:
         """Waiting sequences in arrival order; lazy, so that the first few cost the same however many wait."""
         return SequenceViews(self.state, is_running=False)
+
+    @property
+    def num_waiting(self) -> int:
+        """How many wait."""
+        return self.state.waiting.size
 
     @property
     def limits(self) -> Limits:
