@@ -10,6 +10,16 @@ from nanofn.state.digest import Digest
 from nanofn.state.prefix_index import PrefixIndex, match, publish, withdraw
 
 
+def chain(*numbers):
+    """A chain of digests."""
+    return Chunked().extend(map(digest, numbers))
+
+
+def free_pool(pool, index, table, *numbers):
+    """Release a table whose first blocks were published under these numbers."""
+    return release(pool, index, Chunked().extend(table), chain(*numbers))
+
+
 def digest(number):
     """A digest like any other."""
     return Digest(number.to_bytes(16, "little"))
@@ -18,39 +28,37 @@ def digest(number):
 @given(st.data(), st.integers(1, 12))
 def test_the_pool_counts_what_its_owners_hold(data, num_blocks) -> None:
     """After any allocations, shares and releases: free and held part the pool, and counts are numbers of tables."""
-    pool, index, tables, published = BlockPool(num_blocks), PrefixIndex(), [], 0
-    for _ in range(data.draw(st.integers(0, 20))):
-        choices = ["allocate"] + ["share", "release", "publish"] * bool(tables)
-        what = data.draw(st.sampled_from(choices))
+    pool, index, tables, names = BlockPool(num_blocks), PrefixIndex(), [], {}
+    for number in range(data.draw(st.integers(0, 20))):
+        what = data.draw(st.sampled_from(["allocate"] + ["share", "release", "publish"] * bool(tables)))
         if what == "allocate":
-            count = data.draw(st.integers(0, pool.num_free))
-            was_free = free_blocks(pool)
+            count, was_free = data.draw(st.integers(0, pool.num_free)), free_blocks(pool)
             pool, index, blocks = allocate(pool, index, count)
             assert len(set(blocks)) == count
             assert set(blocks) <= was_free
-            assert not any(block in index.digests for block in blocks)
+            for block in blocks:
+                names.pop(block, None)
             tables.append(blocks)
         elif what == "release":
             table = tables.pop(data.draw(st.integers(0, len(tables) - 1)))
-            gain = num_freed(pool, [table])
-            before = pool.num_free
-            pool = release(pool, index, table)
+            before, gain = pool.num_free, num_freed(pool, [table])
+            named = [names.get(block, digest(999)) for block in table]
+            pool = release(pool, index, Chunked().extend(table), Chunked().extend(named))
             assert pool.num_free == before + gain
         elif what == "share":
-            table = data.draw(st.sampled_from(tables))
-            kept = tuple([block for block in table if block in index.digests])
+            kept = tuple([block for block in data.draw(st.sampled_from(tables)) if block in names])
             tables.append(kept)
             pool = share(pool, kept)
         else:
             for block in data.draw(st.sampled_from(tables)):
-                published += 1
-                index = publish(index, [(block, digest(published))])
+                names.setdefault(block, digest(number * 100 + block))
+                index = publish(index, [(block, names[block])])
         check_pool(pool, index, tables)
 
 
 def free_blocks(pool):
     """Every block that can be allocated."""
-    return {*pool.returned, *range(pool.frontier, pool.num_blocks), *pool.cached.values()}
+    return {*pool.returned, *range(pool.frontier, pool.num_blocks), *[block for block, _ in pool.cached.values()]}
 
 
 def check_pool(pool, index, tables):
@@ -59,11 +67,13 @@ def check_pool(pool, index, tables):
     for table in tables:
         for block in table:
             owners[block] = owners.get(block, 0) + 1
-    free = [*pool.returned, *range(pool.frontier, pool.num_blocks), *pool.cached.values()]
+    free = free_blocks(pool)
     assert sorted([*free, *owners]) == list(range(pool.num_blocks))
     assert pool.num_free == len(free)
     assert {block: count for block, count in owners.items() if count > 1} == dict(pool.shared.items.items())
-    assert {block for block in free if block in index.digests} == set(pool.cached.values())
+    published = {block: name for name, blocks in index.holders.items.items() for block in blocks}
+    assert {block: name for block, name in published.items() if block in free} == dict(pool.cached.values())
+    assert {block: stamp for stamp, (block, _) in pool.cached} == dict(pool.stamps.items.items())
 
 
 def test_blocks_are_reused_in_the_order_that_keeps_prefixes() -> None:
@@ -72,8 +82,8 @@ def test_blocks_are_reused_in_the_order_that_keeps_prefixes() -> None:
     pool, index, other = allocate(pool, index, 2)
     for number, block in enumerate((*table, other[0])):
         index = publish(index, [(block, digest(number))])
-    pool = release(pool, index, table)  # blocks 0, 1, 2, all published
-    pool = release(pool, index, other)  # blocks 3 and 4; 4 holds no prefix
+    pool = free_pool(pool, index, table, 0, 1, 2)  # blocks 0, 1, 2, all published
+    pool = free_pool(pool, index, other, 3)  # blocks 3 and 4; 4 holds no prefix
     pool, index, blocks = allocate(pool, index, 8)
     assert blocks == (4, 5, 6, 7, 2, 1, 0, 3)
     assert pool.num_free == 0
@@ -84,32 +94,30 @@ def test_partial_blocks_do_not_push_out_cached_ones() -> None:
     pool, index, table = allocate(BlockPool(10), PrefixIndex(), 4)
     for number, block in enumerate(table[:3]):
         index = publish(index, [(block, digest(number))])
-    pool = release(pool, index, table)
+    pool = free_pool(pool, index, table, 0, 1, 2)
     assert allocate(pool, index, 10)[2] == (3, 4, 5, 6, 7, 8, 9, 2, 1, 0)
 
 
 def test_a_block_handed_out_is_in_the_index_no_more() -> None:
     """Allocation withdraws what it evicts, and nothing else."""
     pool, index, table = allocate(BlockPool(2), PrefixIndex(), 2)
-    chain = Chunked().extend([digest(1), digest(2)])
-    for block, name in zip(table, chain, strict=True):
-        index = publish(index, [(block, name)])
-    pool = release(pool, index, table)
+    index = publish(index, zip(table, chain(1, 2), strict=True))
+    pool = free_pool(pool, index, table, 1, 2)
     _, index, blocks = allocate(pool, index, 1)
     assert blocks == (1,)
-    assert match(index, chain, 2) == (0,)
+    assert match(index, chain(1, 2), 2) == (0,)
 
 
 def test_a_hit_revives_a_cached_block() -> None:
     """Sharing a free cached block takes it off the free list, sharing a held one counts it twice."""
     pool, index, table = allocate(BlockPool(3), PrefixIndex(), 2)
     index = publish(index, [(0, digest(0)), (1, digest(1))])
-    pool = share(release(pool, index, table), table)
+    pool = share(free_pool(pool, index, table, 0, 1), table)
     assert pool.num_free == 1
     assert not len(pool.shared)
     pool = share(pool, table)
     assert pool.shared.get(0) == 2
-    pool = release(pool, index, table)
+    pool = free_pool(pool, index, table, 0, 1)
     assert (pool.num_free, len(pool.shared)) == (1, 0)
 
 
@@ -120,7 +128,7 @@ def test_three_owners_count_down_one_by_one() -> None:
     pool = share(share(pool, table), table)
     for left in (2, None, None):
         assert pool.num_free == 0
-        pool = release(pool, index, table)
+        pool = free_pool(pool, index, table, 0)
         assert pool.shared.get(0) == left
     assert pool.num_free == 1
 
@@ -148,7 +156,7 @@ def test_forgotten_blocks_are_free_and_empty() -> None:
     """Clearing the cache keeps the number of free blocks."""
     pool, index, table = allocate(BlockPool(3), PrefixIndex(), 2)
     index = publish(index, [(0, digest(0))])
-    pool = forget_cached(release(pool, index, table))
+    pool = forget_cached(free_pool(pool, index, table, 0))
     assert pool.num_free == 3
     assert not len(pool.cached)
     assert not len(pool.stamps)
@@ -157,30 +165,26 @@ def test_forgotten_blocks_are_free_and_empty() -> None:
 def test_the_first_holder_of_a_digest_stays() -> None:
     """A second block with the same prefix is found once the first is gone, and no empty entry is left."""
     index = publish(PrefixIndex(), [(0, digest(1)), (3, digest(1))])
-    chain = Chunked().push(digest(1))
-    assert match(index, chain, 1) == (0,)
-    index = withdraw(index, [0])
-    assert match(index, chain, 1) == (3,)
-    index = withdraw(index, [3])
-    assert match(index, chain, 1) == ()
+    assert match(index, chain(1), 1) == (0,)
+    index = withdraw(index, [(0, digest(1))])
+    assert match(index, chain(1), 1) == (3,)
+    index = withdraw(index, [(3, digest(1))])
+    assert match(index, chain(1), 1) == ()
     assert not len(index.holders)
-    assert not len(index.digests)
-    assert withdraw(index, [3]) == index
 
 
-def test_a_published_block_keeps_its_digest() -> None:
-    """Publishing again changes nothing, also within one call."""
-    index = publish(PrefixIndex(), [(0, digest(1))])
-    assert publish(index, [(0, digest(2))]) == index
-    assert publish(PrefixIndex(), [(0, digest(1)), (0, digest(2))]) == index
+def test_publishing_again_changes_nothing() -> None:
+    """A block is listed once, also if it comes twice in one call; others line up behind it."""
+    index = publish(PrefixIndex(), [(0, digest(1)), (0, digest(1)), (2, digest(1))])
+    assert index.holders.get(digest(1)) == (0, 2)
+    assert publish(index, [(2, digest(1))]) is index
 
 
 def test_a_match_ends_at_the_first_gap() -> None:
     """Only an unbroken chain from the start is found, and no more than asked for."""
-    chain = Chunked().extend([digest(1), digest(2), digest(3)])
     index = publish(PrefixIndex(), [(4, digest(1)), (5, digest(3))])
-    assert match(index, chain, 3) == (4,)
+    assert match(index, chain(1, 2, 3), 3) == (4,)
     index = publish(index, [(6, digest(2))])
-    assert match(index, chain, 3) == (4, 6, 5)
-    assert match(index, chain, 2) == (4, 6)
-    assert match(index, chain, 0) == ()
+    assert match(index, chain(1, 2, 3), 3) == (4, 6, 5)
+    assert match(index, chain(1, 2, 3), 2) == (4, 6)
+    assert match(index, chain(1, 2, 3), 0) == ()

@@ -113,10 +113,10 @@ def test_blocks_are_published_once_their_tokens_are_known_and_written() -> None:
     published = []
     for _ in range(3):
         run.step(grants(0))
-        published.append(len(run.state.prefix_index.digests))
+        published.append(len(run.state.prefix_index.holders))
     while run.executor.results:
         run.deliver()
-        published.append(len(run.state.prefix_index.digests))
+        published.append(len(run.state.prefix_index.holders))
     assert published == [0, 0, 0, 1, 2, 2]
 
 
@@ -126,7 +126,7 @@ def test_a_past_epoch_publishes_nothing() -> None:
     run.step(grants(0))
     run.step(Decision(preempt=(0,)))
     run.deliver()
-    assert not len(run.state.prefix_index.digests)
+    assert not len(run.state.prefix_index.holders)
 
 
 def test_the_next_turn_hits_prompt_and_output() -> None:

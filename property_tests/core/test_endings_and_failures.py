@@ -130,7 +130,7 @@ def test_what_a_failed_step_half_wrote_is_not_offered() -> None:
     """Nothing of it is in the prefix index, and the whole prompt is computed again."""
     run = work(request(0, 9))
     run.fail(run.step(grants(0)).plan_id)
-    assert not len(run.state.prefix_index.digests)
+    assert not len(run.state.prefix_index.holders)
     assert planned(run.step(grants(0))) == {0: (0, 9)}
 
 
@@ -157,7 +157,7 @@ def test_a_reset_without_running_sequences_clears_the_cache() -> None:
     run.abort(0)
     assert run.apply(PrefixCacheReset(preempt_running=False)) == (PrefixCacheCleared(0),)
     run.deliver()
-    assert not len(run.state.prefix_index.digests)
+    assert not len(run.state.prefix_index.holders)
     assert planned(run.step(grants(1))) == {1: (0, 10)}
 
 

@@ -33,7 +33,7 @@ def finish(state: EngineState, endings: Iterable[Finished]) -> tuple[EngineState
         if sequence.row is None:
             waiting = waiting.discard(sequence.sequence_id)
         else:
-            pool = release(pool, state.prefix_index, sequence.block_table)
+            pool = release(pool, state.prefix_index, sequence.block_table, sequence.chain)
             rows = (*rows, sequence.row)
         request_id: RequestId = sequence.request.request_id
         left = tuple([child for child in by_request.get(request_id) or () if child != sequence.sequence_id])

@@ -28,7 +28,7 @@ def preempt(state: EngineState, sequence_ids: Collection[SequenceId]) -> tuple[E
     effects = []
     for sequence in state.running:
         if sequence.sequence_id in sequence_ids and sequence.row is not None:
-            pool = release(pool, state.prefix_index, sequence.block_table)
+            pool = release(pool, state.prefix_index, sequence.block_table, sequence.chain)
             rows = (*rows, sequence.row)
             effects.append(Preempted(sequence.sequence_id, sequence.num_computed_tokens))
             waiting = waiting.set(

@@ -24,5 +24,5 @@ def reset_prefix_cache(
     if len(state.running) and not preempt_running:
         return state, ()
     state, preempted = preempt(state, frozenset(state.running.sequence_id))
-    cleared = PrefixCacheCleared(len(state.prefix_index.digests))
+    cleared = PrefixCacheCleared(len(state.pool.cached))  # nothing runs, so every published block is free
     return evolve(state, pool=forget_cached(state.pool), prefix_index=PrefixIndex()), (*preempted, cleared)

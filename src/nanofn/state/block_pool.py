@@ -6,12 +6,14 @@ reference unless `shared` says more.
 """
 
 from collections.abc import Iterable
+from itertools import chain, repeat
 
 from attrs import evolve, frozen
 
 from nanofn.errors import InvariantError
 from nanofn.request import BlockId
 from nanofn.state.chunked import Chunked
+from nanofn.state.digest import Digest
 from nanofn.state.persistent import Map
 from nanofn.state.prefix_index import PrefixIndex, withdraw
 from nanofn.state.sorted_table import SortedTable
@@ -25,7 +27,7 @@ class BlockPool:
         num_blocks: Blocks in all, ids 0 to num_blocks - 1.
         frontier: Smallest id never handed out.
         returned: Free blocks without a digest; the last one in is reused first.
-        cached: Free blocks with a digest, by stamp: least recently released first.
+        cached: Free blocks with their digests, by stamp: least recently released first.
         stamps: Block to its key in `cached`.
         shared: Block to its number of references, where that is 2 or more.
         next_stamp: Key of the next block released into `cached`.
@@ -34,7 +36,7 @@ class BlockPool:
     num_blocks: int
     frontier: int = 0
     returned: Chunked[BlockId] = Chunked()
-    cached: SortedTable[BlockId] = SortedTable()
+    cached: SortedTable[tuple[BlockId, Digest]] = SortedTable()
     stamps: Map[BlockId, int] = Map()
     shared: Map[BlockId, int] = Map()
     next_stamp: int = 0
@@ -59,9 +61,10 @@ def allocate(pool: BlockPool, index: PrefixIndex, count: int) -> tuple[BlockPool
     cached, stamps = pool.cached, pool.stamps
     if len(blocks) < count:
         cached, evicted = cached.pop_first(count - len(blocks))
-        stamps = stamps.discard_all(evicted)
         index = withdraw(index, evicted)
-        blocks += evicted
+        evicted_ids = tuple([block_id for block_id, _ in evicted])
+        stamps = stamps.discard_all(evicted_ids)
+        blocks += evicted_ids
     # By position: `evolve` costs three times as much.
     frontier = pool.frontier + fresh
     return BlockPool(pool.num_blocks, frontier, returned, cached, stamps, pool.shared, pool.next_stamp), index, blocks
@@ -79,26 +82,32 @@ def share(pool: BlockPool, block_ids: Iterable[BlockId]) -> BlockPool:
     return evolve(pool, cached=cached, stamps=stamps, shared=shared)
 
 
-def release(pool: BlockPool, index: PrefixIndex, block_ids: Iterable[BlockId]) -> BlockPool:
+def release(pool: BlockPool, index: PrefixIndex, table: Chunked[BlockId], digests: Chunked[Digest]) -> BlockPool:
     """Drop one reference of each block of a table. What nobody holds becomes free, the table's tail before its head.
 
     Tail first, so that eviction shortens a cached prefix from its end and never cuts off blocks that stay reachable.
+
+    Args:
+        pool: The pool.
+        index: Tells which of the blocks are published.
+        table: The blocks.
+        digests: What the first of them hold, if they are published: the chain of the table's owner.
     """
     returned: list[BlockId] = []
-    cached: list[BlockId] = []
-    shared, is_shared, is_published = pool.shared, pool.shared.get, index.digests.get
-    for block_id in reversed(tuple(block_ids)):
-        references = is_shared(block_id)
+    cached: list[tuple[BlockId, Digest]] = []
+    shared, references_of, holders_of = pool.shared, pool.shared.get, index.holders.get
+    for block_id, digest in reversed(list(zip(table, chain(digests, repeat(None)), strict=False))):
+        references = references_of(block_id)
         if references is not None:
             shared = shared.set(block_id, references - 1) if references > 2 else shared.discard(block_id)
-        elif is_published(block_id) is not None:
-            cached.append(block_id)
+        elif digest is not None and block_id in (holders_of(digest) or ()):
+            cached.append((block_id, digest))
         else:
             returned.append(block_id)
     stamp, free, stamps = pool.next_stamp, pool.cached, pool.stamps
     if cached:
         free = free.extend(enumerate(cached, stamp))
-        stamps = stamps.set_all(dict(zip(cached, range(stamp, stamp + len(cached)), strict=True)))
+        stamps = stamps.set_all({block_id: key for key, (block_id, _) in enumerate(cached, stamp)})
     stack = pool.returned.extend(reversed(returned)) if returned else pool.returned
     return BlockPool(pool.num_blocks, pool.frontier, stack, free, stamps, shared, stamp + len(cached))
 
@@ -114,5 +123,5 @@ def num_freed(pool: BlockPool, tables: Iterable[Iterable[BlockId]]) -> int:
 
 def forget_cached(pool: BlockPool) -> BlockPool:
     """Turn every cached block into a returned one: the prefix index is being cleared."""
-    cached = tuple(pool.cached.values())
+    cached = [block_id for block_id, _ in pool.cached.values()]
     return evolve(pool, returned=pool.returned.extend(reversed(cached)), cached=SortedTable(), stamps=Map())

@@ -36,7 +36,10 @@ class Chunked(Generic[T]):
         if index >= start:
             return self.tail[index - start]
         if index < 0:
-            return self[index + start + len(self.tail)]
+            index += start + len(self.tail)
+            if index < 0:
+                raise IndexError(index)
+            return self[index]
         return self.full[index // _CHUNK][index % _CHUNK]
 
     @property

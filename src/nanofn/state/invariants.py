@@ -10,7 +10,7 @@ from attrs import frozen
 
 from nanofn.config import blocks_for
 from nanofn.request import BlockId, SequenceId
-from nanofn.state.digest import TOKEN_BYTES, packed
+from nanofn.state.digest import TOKEN_BYTES, Digest, packed
 from nanofn.state.engine_state import EngineState
 from nanofn.state.persistent import sorted_items
 from nanofn.state.sequence import Sequence
@@ -39,6 +39,11 @@ def live(state: EngineState) -> tuple[Sequence, ...]:
     return (*state.running, *state.waiting.values())
 
 
+def published(state: EngineState) -> dict[BlockId, Digest]:
+    """Each published block's digest: the inverse of the index's holders."""
+    return {block_id: digest for digest, holders in sorted_items(state.prefix_index.holders) for block_id in holders}
+
+
 def _references(state: EngineState) -> Counter[BlockId]:
     return Counter([block_id for table in state.running.block_table for block_id in table])
 
@@ -55,7 +60,7 @@ def _reference_counts(state: EngineState) -> Iterator[str]:
 
 def _partition(state: EngineState) -> Iterator[str]:
     pool = state.pool
-    free = [*pool.returned, *range(pool.frontier, pool.num_blocks), *pool.cached.values()]
+    free = [*pool.returned, *range(pool.frontier, pool.num_blocks), *[block_id for block_id, _ in pool.cached.values()]]
     held = set(_references(state))
     if sorted([*free, *held]) != list(range(pool.num_blocks)):
         yield f"free {sorted(free)} and held {sorted(held)} do not part the {pool.num_blocks} blocks"
@@ -74,26 +79,28 @@ def _no_repeats(state: EngineState) -> Iterator[str]:
 
 def _shared_blocks_agree(state: EngineState) -> Iterator[str]:
     owners: dict[BlockId, list[tuple[Sequence, int]]] = {}
+    digests = published(state)
     for sequence in state.running:
         for place, block_id in enumerate(sequence.block_table):
             owners.setdefault(block_id, []).append((sequence, place))
     for block_id, places in sorted(owners.items()):
         if len(places) > 1:
             names = {sequence.chain[place] if place < len(sequence.chain) else None for sequence, place in places}
-            if names != {state.prefix_index.digests.get(block_id)} or None in names:
+            if names != {digests.get(block_id)} or None in names:
                 yield f"block {block_id} is shared by sequences that do not all have its prefix"
 
 
 def _digests_name_contents(state: EngineState) -> Iterator[str]:
+    digests = published(state)
     for sequence in state.running:
-        published = True
+        is_published = True
         for place, block_id in enumerate(sequence.block_table):
-            digest = state.prefix_index.digests.get(block_id)
+            digest = digests.get(block_id)
             if digest is not None and (place >= len(sequence.chain) or sequence.chain[place] != digest):
                 yield f"block {block_id} of sequence {sequence.sequence_id} is published under another prefix"
-            if digest is not None and not published:
+            if digest is not None and not is_published:
                 yield f"block {block_id} of sequence {sequence.sequence_id} is published, the one before it is not"
-            published = digest is not None
+            is_published = digest is not None
 
 
 def _table_lengths(state: EngineState) -> Iterator[str]:
@@ -145,22 +152,24 @@ def _lengths(state: EngineState) -> Iterator[str]:
             yield f"sequence {sequence.sequence_id} computes {sequence.num_computed_tokens} of {limit} tokens"
 
 
-def _index_is_its_inverse(state: EngineState) -> Iterator[str]:
-    index = state.prefix_index
-    inverse = {block_id: digest for digest, holders in sorted_items(index.holders) for block_id in holders}
-    if inverse != dict(sorted_items(index.digests)):
-        yield "holders and digests are not inverse to each other"
-    if any(not holders or len(set(holders)) != len(holders) for _, holders in sorted_items(index.holders)):
-        yield "a digest has no holder, or one twice"
+def _holders_hold_one_prefix(state: EngineState) -> Iterator[str]:
+    seen: set[BlockId] = set()
+    for digest, holders in sorted_items(state.prefix_index.holders):
+        if not holders or len(set(holders)) != len(holders) or seen & set(holders):
+            yield f"{digest.hex()} is held by {holders}, of which {sorted(seen & set(holders))} hold another prefix"
+        seen |= set(holders)
 
 
 def _cached_blocks_are_published(state: EngineState) -> Iterator[str]:
-    pool, digests = state.pool, state.prefix_index.digests
-    stamps = {block_id: stamp for stamp, block_id in pool.cached}
-    if stamps != dict(sorted_items(pool.stamps)):
+    pool, digests = state.pool, published(state)
+    if {block_id: stamp for stamp, (block_id, _) in pool.cached} != dict(sorted_items(pool.stamps)):
         yield "cached and stamps are not inverse to each other"
-    if any(block_id not in digests for block_id in stamps) or any(block_id in digests for block_id in pool.returned):
-        yield "a free block is cached and not published, or published and not cached"
+    if any(digests.get(block_id) != digest for block_id, digest in pool.cached.values()):
+        yield "a cached block is not published under its digest"
+    held = set(_references(state))
+    free = {block_id for block_id, _ in pool.cached.values()}
+    if any(block_id not in held | free for block_id in digests):
+        yield "a published block is neither held nor cached"
 
 
 def _chains_cover_known_tokens(state: EngineState) -> Iterator[str]:
@@ -189,7 +198,7 @@ _CHECKS: tuple[tuple[str, Callable[[EngineState], Iterator[str]]], ...] = (
     ("inv8", _one_place_each),
     ("inv9", _placeholders_are_in_flight),
     ("inv10", _lengths),
-    ("inv11", _index_is_its_inverse),
+    ("inv11", _holders_hold_one_prefix),
     ("inv12", _chains_cover_known_tokens),
     ("inv13", _digests_name_contents),
     ("inv18", _cached_blocks_are_published),

@@ -1,4 +1,7 @@
-"""The prefix index: which blocks hold which prefix. A digest maps to every holder; the first one stays."""
+"""The prefix index: which blocks hold which prefix. A digest maps to every holder; the first one stays.
+
+Which digest a block has is not stored: a sequence's chain names those of its table, the pool those of cached blocks.
+"""
 
 from collections.abc import Iterable
 
@@ -16,11 +19,9 @@ class PrefixIndex:
 
     Attributes:
         holders: Digest to the blocks that hold that prefix's last block, first publisher first. Never empty tuples.
-        digests: Block to its digest: the inverse.
     """
 
     holders: Map[Digest, tuple[BlockId, ...]] = Map()
-    digests: Map[BlockId, Digest] = Map()
 
 
 def match(index: PrefixIndex, chain: Chunked[Digest], max_blocks: int) -> tuple[BlockId, ...]:
@@ -39,27 +40,20 @@ def match(index: PrefixIndex, chain: Chunked[Digest], max_blocks: int) -> tuple[
 
 
 def publish(index: PrefixIndex, blocks: Iterable[tuple[BlockId, Digest]]) -> PrefixIndex:
-    """Offer full, written blocks for reuse, one after the other. A block published before stays as it is."""
-    digests: dict[BlockId, Digest] = {}
+    """Offer full, written blocks for reuse, in order. A block published before stays as it is."""
     holders: dict[Digest, tuple[BlockId, ...]] = {}
-    holders_of, digest_of = index.holders.get, index.digests.get
+    holders_of = index.holders.get
     for block_id, digest in blocks:
-        if digest_of(block_id) is None and block_id not in digests:
-            digests[block_id] = digest
-            before = holders.get(digest) or holders_of(digest) or ()
+        before = holders.get(digest) or holders_of(digest) or ()
+        if block_id not in before:
             holders[digest] = (*before, block_id)
-    if not digests:
-        return index
-    return PrefixIndex(index.holders.set_all(holders), index.digests.set_all(digests))
+    return PrefixIndex(index.holders.set_all(holders)) if holders else index
 
 
-def withdraw(index: PrefixIndex, block_ids: Iterable[BlockId]) -> PrefixIndex:
-    """Drop blocks that are about to hold something else, published or not."""
-    holders, digests = index.holders, index.digests
-    for block_id in block_ids:
-        digest = digests.get(block_id)
-        if digest is not None:
-            left = tuple([holder for holder in holders.get(digest) or () if holder != block_id])
-            holders = holders.set(digest, left) if left else holders.discard(digest)
-            digests = digests.discard(block_id)
-    return PrefixIndex(holders, digests)
+def withdraw(index: PrefixIndex, blocks: Iterable[tuple[BlockId, Digest]]) -> PrefixIndex:
+    """Drop published blocks that are about to hold something else."""
+    holders = index.holders
+    for block_id, digest in blocks:
+        left = tuple([holder for holder in holders.get(digest) or () if holder != block_id])
+        holders = holders.set(digest, left) if left else holders.discard(digest)
+    return PrefixIndex(holders)

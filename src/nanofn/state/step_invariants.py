@@ -6,7 +6,7 @@ from nanofn.request import BlockId, SequenceId
 from nanofn.state.effects import Finished, Preempted, Rejected, Started, TokensCommitted
 from nanofn.state.engine_state import EngineState, find
 from nanofn.state.events import Effect, Event, Launched, RequestArrived, StepCompleted, StepDecided
-from nanofn.state.invariants import Finding, live, violations
+from nanofn.state.invariants import Finding, live, published, violations
 from nanofn.state.sequence import Sequence
 from nanofn.state.step_plan import StepPlan
 
@@ -75,6 +75,7 @@ def _plan_findings(
         )
     cached = {effect.sequence_id: effect.num_cached_tokens for effect in effects if isinstance(effect, Started)}
     written: set[tuple[BlockId, int]] = set()
+    digests = published(after)
     for entry in entries:
         sequence = after.running.get(entry.sequence_id)
         earlier = before.running.get(entry.sequence_id)
@@ -96,7 +97,7 @@ def _plan_findings(
         slots = _slots(sequence, entry.first_position, end, limits.block_size)
         if written & slots:
             findings.append(Finding("inv25", f"slots {sorted(written & slots)} are written twice in a step"))
-        if any(block in after.pool.shared or block in after.prefix_index.digests for block, _ in slots):
+        if any(block in after.pool.shared or block in digests for block, _ in slots):
             findings.append(Finding("inv25", f"sequence {entry.sequence_id} writes a shared or published block"))
         written |= slots
     return findings
