@@ -30,6 +30,10 @@ except ImportError:
         return function
 
 
+MAX_UNROLLED = gl.constexpr(24)
+"""Steps up to which the loop is unrolled, which is faster; code would grow without an end."""
+
+
 @dataclass(frozen=True)
 class HeldLaunch:
     """How `held_product` is shaped. Only `splits` changes a bit of the result.
@@ -56,24 +60,59 @@ class HeldLaunch:
 
 
 @_jit
-def _fetch_weight(weight_desc, full, slots, slot, output, column, pred, BYTES: gl.constexpr, GATED: gl.constexpr):
-    mbarrier.expect(full.index(slot), BYTES, pred=pred)
+def _fetch_weight(weight_desc, full, slots, slot, output, column, BYTES: gl.constexpr, GATED: gl.constexpr):
+    mbarrier.expect(full.index(slot), BYTES)
     if GATED:
-        tma.async_copy_global_to_shared(weight_desc, [0, output, column], full.index(slot), slots.index(slot), pred=pred)
+        tma.async_copy_global_to_shared(weight_desc, [0, output, column], full.index(slot), slots.index(slot))
     else:
-        tma.async_copy_global_to_shared(weight_desc, [output, column], full.index(slot), slots.index(slot), pred=pred)
+        tma.async_copy_global_to_shared(weight_desc, [output, column], full.index(slot), slots.index(slot))
 
 
 @_jit
-def _fetch_x(
-    x_desc, x_ptrs, x_mask, full, slots, slot, row, column, offset, pred, BYTES: gl.constexpr, X_BY_TMA: gl.constexpr
-):  # fmt: skip
+def _await(weight_full, x_full, t, HELD: gl.constexpr, STAGED: gl.constexpr, PENDING: gl.constexpr, X_BY_TMA: gl.constexpr):
+    mbarrier.wait(weight_full.index(t % HELD), (t // HELD) & 1)
     if X_BY_TMA:
-        mbarrier.expect(full.index(slot), BYTES, pred=pred)
-        tma.async_copy_global_to_shared(x_desc, [row, column], full.index(slot), slots.index(slot), pred=pred)
+        mbarrier.wait(x_full.index(t % STAGED), (t // STAGED) & 1)
     else:
-        async_copy.async_copy_global_to_shared(slots.index(slot), x_ptrs + offset, mask=x_mask & pred)
+        # Each thread makes its own copies visible to the matrix unit before all of them meet.
+        async_copy.wait_group(PENDING)
+        fence_async_shared()
+        tl.debug_barrier()
+
+
+@_jit
+def _transposed(tile, COLUMNS: gl.constexpr, TILE: gl.constexpr, GATED: gl.constexpr):
+    if GATED:
+        tile = tile.reshape((COLUMNS, TILE))
+    return tile.permute((1, 0))
+
+
+@_jit
+def _step(
+    acc, t, weights, xs, weight_full, x_full, weight_desc, x_desc, x_ptrs, x_mask, row, output, column,
+    STEPS: gl.constexpr, TILE: gl.constexpr, COLUMNS: gl.constexpr, HELD: gl.constexpr, STAGED: gl.constexpr,
+    W_BYTES: gl.constexpr, X_BYTES: gl.constexpr, GATED: gl.constexpr, X_BY_TMA: gl.constexpr,
+):  # fmt: skip
+    """Add tile t to the sum; the step before is then done with its slots, so fill them again."""
+    _await(weight_full, x_full, t, HELD, STAGED, STAGED - 2, X_BY_TMA)
+    b = _transposed(weights.index(t % HELD), COLUMNS, TILE, GATED)
+    acc = warpgroup_mma(xs.index(t % STAGED), b, acc, is_async=True)
+    acc = warpgroup_mma_wait(num_outstanding=1, deps=[acc])
+    if t - 1 + STAGED < STEPS:
+        offset = (t - 1 + STAGED) * TILE
+        slot = (t - 1) % STAGED
+        if X_BY_TMA:
+            mbarrier.expect(x_full.index(slot), X_BYTES)
+            tma.async_copy_global_to_shared(x_desc, [row, column + offset], x_full.index(slot), xs.index(slot))
+        else:
+            async_copy.async_copy_global_to_shared(xs.index(slot), x_ptrs + offset, mask=x_mask)
+    if not X_BY_TMA:
         async_copy.commit_group()
+    if t - 1 + HELD < STEPS:
+        _fetch_weight(
+            weight_desc, weight_full, weights, (t - 1) % HELD, output, column + (t - 1 + HELD) * TILE, W_BYTES, GATED
+        )
+    return acc
 
 
 @_jit
@@ -117,7 +156,7 @@ def _held_kernel(
     row = gl.program_id(1) * ROWS
     column = gl.program_id(2) * (IN // SPLITS)
     for i in gl.static_range(HELD):
-        _fetch_weight(weight_desc, weight_full, weights, i, output, column + i * TILE, True, W_BYTES, GATED)
+        _fetch_weight(weight_desc, weight_full, weights, i, output, column + i * TILE, W_BYTES, GATED)
     tl.extra.cuda.gdc_wait()
 
     x_row = row + gl.arange(0, ROWS, gl.SliceLayout(1, lanes))
@@ -125,31 +164,24 @@ def _held_kernel(
     x_ptrs = x_ptr + x_row.to(gl.int64)[:, None] * x_stride + x_column[None, :]
     x_mask = (x_row < num_rows)[:, None] & (x_column < IN)[None, :]
     for i in gl.static_range(STAGED):
-        _fetch_x(x_desc, x_ptrs, x_mask, x_full, xs, i, row, column + i * TILE, i * TILE, True, X_BYTES, X_BY_TMA)
-    acc = gl.zeros((ROWS, COLUMNS), gl.float32, mma)
-    for t in gl.static_range(STEPS):
-        mbarrier.wait(weight_full.index(t % HELD), (t // HELD) & 1)
         if X_BY_TMA:
-            mbarrier.wait(x_full.index(t % STAGED), (t // STAGED) & 1)
+            mbarrier.expect(x_full.index(i), X_BYTES)
+            tma.async_copy_global_to_shared(x_desc, [row, column + i * TILE], x_full.index(i), xs.index(i))
         else:
-            async_copy.wait_group(STAGED - 1 if t == 0 else STAGED - 2)
-            fence_async_shared()
-        if GATED:
-            b = weights.index(t % HELD).reshape((COLUMNS, TILE)).permute((1, 0))
-        else:
-            b = weights.index(t % HELD).permute((1, 0))
-        acc = warpgroup_mma(xs.index(t % STAGED), b, acc, is_async=True)
-        if t > 0:
-            # The step before is done with its slots: fill them again.
-            acc = warpgroup_mma_wait(num_outstanding=1, deps=[acc])
-            if t - 1 + STAGED < STEPS:
-                _fetch_x(x_desc, x_ptrs, x_mask, x_full, xs, (t - 1) % STAGED, row, column + (t - 1 + STAGED) * TILE,
-                         (t - 1 + STAGED) * TILE, True, X_BYTES, X_BY_TMA)  # fmt: skip
-            elif not X_BY_TMA:
-                async_copy.commit_group()
-            if t - 1 + HELD < STEPS:
-                _fetch_weight(weight_desc, weight_full, weights, (t - 1) % HELD, output, column + (t - 1 + HELD) * TILE, True,
-                              W_BYTES, GATED)  # fmt: skip
+            async_copy.async_copy_global_to_shared(xs.index(i), x_ptrs + i * TILE, mask=x_mask)
+            async_copy.commit_group()
+    acc = gl.zeros((ROWS, COLUMNS), gl.float32, mma)
+    _await(weight_full, x_full, 0, HELD, STAGED, STAGED - 1, X_BY_TMA)
+    acc = warpgroup_mma(xs.index(0), _transposed(weights.index(0), COLUMNS, TILE, GATED), acc, is_async=True)
+    acc = warpgroup_mma_wait(num_outstanding=0 if STEPS == 1 else 1, deps=[acc])
+    if STEPS <= MAX_UNROLLED:
+        for t in gl.static_range(1, STEPS):
+            acc = _step(acc, t, weights, xs, weight_full, x_full, weight_desc, x_desc, x_ptrs, x_mask, row, output, column,
+                        STEPS, TILE, COLUMNS, HELD, STAGED, W_BYTES, X_BYTES, GATED, X_BY_TMA)  # fmt: skip
+    else:
+        for t in range(1, STEPS):
+            acc = _step(acc, t, weights, xs, weight_full, x_full, weight_desc, x_desc, x_ptrs, x_mask, row, output, column,
+                        STEPS, TILE, COLUMNS, HELD, STAGED, W_BYTES, X_BYTES, GATED, X_BY_TMA)  # fmt: skip
     acc = warpgroup_mma_wait(num_outstanding=0, deps=[acc])
 
     rows = (row + gl.arange(0, ROWS, gl.SliceLayout(1, half)))[:, None]

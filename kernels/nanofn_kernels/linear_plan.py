@@ -36,10 +36,10 @@ ROW: dict[Shape, RowLaunch] = {
 """Launches for one row; other shapes follow `row_launch`."""
 
 FEW: dict[Shape, HeldLaunch] = {
-    (1024, 4096, False): HeldLaunch(rows=64, outputs=32, tile=128, splits=1, held=4, staged=4),
-    (2048, 1024, False): HeldLaunch(rows=64, outputs=32, tile=128, splits=4, held=4, staged=4),
-    (1024, 3072, True): HeldLaunch(rows=64, outputs=32, tile=128, splits=1, held=4, staged=4),
-    (3072, 1024, False): HeldLaunch(rows=64, outputs=32, tile=128, splits=4, held=6, staged=3),
+    (1024, 4096, False): HeldLaunch(rows=64, outputs=64, tile=128, splits=1, held=6, staged=4),
+    (2048, 1024, False): HeldLaunch(rows=64, outputs=64, tile=128, splits=4, held=4, staged=4),
+    (1024, 3072, True): HeldLaunch(rows=64, outputs=32, tile=128, splits=1, held=5, staged=5),
+    (3072, 1024, False): HeldLaunch(rows=64, outputs=64, tile=128, splits=4, held=6, staged=3),
 }
 """Launches for 2 to 64 rows."""
 

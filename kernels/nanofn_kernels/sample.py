@@ -8,7 +8,8 @@ from nanofn_kernels.errors import ShapeError
 from nanofn_kernels.reference.noise import SAMPLING_DOMAIN
 from nanofn_kernels.reference.sample import GREEDY_BELOW
 from nanofn_kernels.reference.sample import sample_into as _reference
-from nanofn_kernels.sample_filter import GATHERED, ROW_BLOCK_BYTES, SMALL, _filter_kernel
+from nanofn_kernels.sample_few import launch_few
+from nanofn_kernels.sample_filter import launch_filter
 from nanofn_kernels.sample_pick import PICK_BLOCK, _merge_kernel, _pick_kernel
 
 __all__ = ["GREEDY_BELOW", "sample", "sample_into"]
@@ -113,36 +114,13 @@ def sample_into(
         return
     device, pdl = logits.device, not INTERPRETED
     options = {"launch_pdl": True} if launch_pdl else {}
-    bounds = None
+    bounds, state = None, None
     if top_k is not None or top_p is not None or min_p is not None:
-        bounds = torch.empty((num_rows, 4), dtype=torch.float32, device=device)
-        gathered = torch.empty((num_rows, GATHERED), dtype=torch.float32, device=device)
-        gathered_ids = torch.empty((num_rows, GATHERED), dtype=torch.int32, device=device)
-        _filter_kernel[(num_rows,)](
-            bounds,
-            gathered,
-            gathered_ids,
-            logits,
-            temperature,
-            top_k,
-            top_p,
-            min_p,
-            is_valid,
-            vocab_size,
-            logits.stride(0),
-            GREEDY_BELOW=GREEDY_BELOW,
-            SHIFT=KEY_SHIFT[logits.dtype],
-            GATHERED=GATHERED,
-            SMALL=SMALL,
-            BLOCK=ROW_BLOCK_BYTES // logits.element_size(),
-            TOP_K=top_k is not None,
-            TOP_P=top_p is not None,
-            MIN_P=min_p is not None,
-            VALID=is_valid is not None,
-            PDL=pdl,
-            num_warps=16,
-            **options,
-        )
+        filters = (temperature, top_k, top_p, min_p)
+        shift = KEY_SHIFT[logits.dtype]
+        few = launch_few(token_ids, is_undefined, logits, *filters, seed, position, child, is_valid, shift, launch_pdl)
+        state = few.state
+        bounds = launch_filter(few, logits, *filters, shift)
         options = {"launch_pdl": True}
     blocks = cdiv(vocab_size, PICK_BLOCK)
     num_chunks = min(blocks, max(1, cdiv(PROGRAMS, num_rows)))
@@ -160,6 +138,7 @@ def sample_into(
         child,
         is_valid,
         bounds,
+        state,
         vocab_size,
         logits.stride(0),
         chunk,
@@ -179,9 +158,11 @@ def sample_into(
         scores,
         ids,
         is_valid,
+        state,
         num_chunks,
         CHUNKS=next_power_of_2(num_chunks),
         VALID=is_valid is not None,
+        FILTERED=state is not None,
         PDL=pdl,
         num_warps=1,
         **{"launch_pdl": True},

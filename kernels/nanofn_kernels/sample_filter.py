@@ -1,4 +1,4 @@
-"""Where top-k, top-p and min-p cut a row: a threshold found by pivots over a row that stays in L2, without sorting it.
+"""Where top-k, top-p and min-p cut a row, whatever they keep: thresholds by pivots over a row in L2, without sorting it.
 
 The kept ids are a prefix of the ids ordered by falling logit, lower ids first. A prefix is given by its last value and, if
 only some of the ids with that value are kept, by the last of them. It ends where the weight before an id reaches a target:
@@ -10,12 +10,33 @@ every id weighs 1 for top-k (target k), and exp((x - max) / temperature) for top
 4. The end is found among the gathered by bisection in registers. No sum depends on the order in which programs run.
 """
 
-from nanofn_kernels._dispatch import jit, tl
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from nanofn_kernels._dispatch import INTERPRETED, jit, tl
 
 GATHERED = 8192
 """Logits of one row that the scratch holds; also the size of the sample."""
 
-STAGES = tl.constexpr(6)
+
+@dataclass(frozen=True)
+class Few:
+    """What `sample_few` leaves behind.
+
+    Attributes:
+        state: [num_rows] int32. 0 not filtered, 1 done or padding, 2 for this module.
+        gathered: [num_rows, capacity] fp32 scratch.
+        gathered_ids: [num_rows, capacity] int32 scratch.
+    """
+
+    state: Tensor
+    gathered: Tensor
+    gathered_ids: Tensor
+
+
+STAGES = tl.constexpr(3)
 """Blocks of a row in flight."""
 
 ROW_BLOCK_BYTES = 8192
@@ -26,14 +47,14 @@ SMALL = 2048
 
 
 @jit
-def _key(x, SHIFT: tl.constexpr):
+def key_of(x, SHIFT: tl.constexpr):
     """An int32 that orders as x does; without the SHIFT low bits, which are equal in all values of a 16-bit type."""
     bits = (x + 0.0).to(tl.int32, bitcast=True)
     return (bits ^ ((bits >> 31) & 0x7FFFFFFF)) >> SHIFT
 
 
 @jit
-def _value(key, SHIFT: tl.constexpr):
+def value_of(key, SHIFT: tl.constexpr):
     """The largest x with this key."""
     bits = (key << SHIFT) | ((1 << SHIFT) - 1)
     bits = bits ^ ((bits >> 31) & 0x7FFFFFFF)
@@ -41,7 +62,7 @@ def _value(key, SHIFT: tl.constexpr):
 
 
 @jit
-def _weight(x, peak, inverse, BY_MASS: tl.constexpr):
+def weight_of(x, peak, inverse, BY_MASS: tl.constexpr):
     """1 for every id, or its probability relative to the likeliest."""
     if BY_MASS:
         return tl.exp((x - peak) * inverse)
@@ -89,7 +110,7 @@ def _above(logits, vocab_size, v0, v1, v2, v3, peak, inverse, BY_MASS: tl.conste
     s3 = tl.zeros([BLOCK // 8], tl.float32)
     for first in tl.range(0, vocab_size, BLOCK, num_stages=STAGES):
         x = tl.load(logits + first + line, mask=first + line < vocab_size, other=float("-inf")).to(tl.float32)
-        weight = _weight(x, peak, inverse, BY_MASS)
+        weight = weight_of(x, peak, inverse, BY_MASS)
         s0 += tl.sum(tl.where(x > v0, weight, 0.0), 1)
         s1 += tl.sum(tl.where(x > v1, weight, 0.0), 1)
         s2 += tl.sum(tl.where(x > v2, weight, 0.0), 1)
@@ -101,15 +122,17 @@ def _above(logits, vocab_size, v0, v1, v2, v3, peak, inverse, BY_MASS: tl.conste
 def _gather(gathered, gathered_ids, logits, vocab_size, low_value, high_value, GATHERED: tl.constexpr, BLOCK: tl.constexpr):
     """Store the logits in (low_value, high_value] and their ids, in the order of ids; return how many there are."""
     size = 0
+    line = tl.arange(0, BLOCK // 8)[:, None] * 8 + tl.arange(0, 8)[None, :]
     tl.debug_barrier()
     for first in tl.range(0, vocab_size, BLOCK, num_stages=STAGES):
-        token = first + tl.arange(0, BLOCK)
+        token = first + line
         x = tl.load(logits + token, mask=token < vocab_size, other=float("-inf")).to(tl.float32)
-        is_in = (x > low_value) & (x <= high_value)
-        found = tl.sum(is_in.to(tl.int32), 0)
+        is_in = ((x > low_value) & (x <= high_value)).to(tl.int32)
+        counts = tl.sum(is_in, 1)
+        found = tl.sum(counts, 0)
         if found > 0:
-            place = size + tl.cumsum(is_in.to(tl.int32), 0) - 1
-            fits = is_in & (place < GATHERED)
+            place = size + (tl.cumsum(counts, 0) - counts)[:, None] + tl.cumsum(is_in, 1) - 1
+            fits = (is_in > 0) & (place < GATHERED)
             tl.store(gathered + place, x, mask=fits)
             tl.store(gathered_ids + place, token, mask=fits)
         size += found
@@ -134,8 +157,8 @@ def _search(gathered, size, low, high, base, target, peak, inverse, BY_MASS: tl.
     """Find the end among gathered logits: its key, and the weight before it."""
     line = tl.arange(0, GATHERED // 8)[:, None] * 8 + tl.arange(0, 8)[None, :]
     x = tl.load(gathered + line, mask=line < size, other=float("-inf"))
-    weights = tl.where(line < size, _weight(x, peak, inverse, BY_MASS), 0.0)
-    keys = _key(x, SHIFT)
+    weights = tl.where(line < size, weight_of(x, peak, inverse, BY_MASS), 0.0)
+    keys = key_of(x, SHIFT)
     end = _end(keys, weights, low, high, base, target)
     before = base + tl.sum(tl.sum(tl.where(keys > end, weights, 0.0), 1), 0)
     return end, before
@@ -144,8 +167,8 @@ def _search(gathered, size, low, high, base, target, peak, inverse, BY_MASS: tl.
 @jit
 def _last(ptr, size, end, before, target, peak, inverse, BY_MASS: tl.constexpr, SHIFT: tl.constexpr, BLOCK: tl.constexpr):
     """The place of the last kept number with the end's value."""
-    value = _value(end, SHIFT)
-    rank = tl.ceil((target - before) / _weight(value, peak, inverse, BY_MASS))
+    value = value_of(end, SHIFT)
+    rank = tl.ceil((target - before) / weight_of(value, peak, inverse, BY_MASS))
     rank = tl.maximum(tl.minimum(rank, 1.0e9), 1.0).to(tl.int32)
     return _find(ptr, size, value, rank, BLOCK)
 
@@ -156,8 +179,8 @@ def _cut(
     BY_MASS: tl.constexpr, SHIFT: tl.constexpr, GATHERED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Find the end of the prefix that reaches a target: its value, its last id, what was gathered and above which key."""
-    low = _key(tl.full([], float("-inf"), tl.float32), SHIFT)
-    high = _key(peak, SHIFT)
+    low = key_of(tl.full([], float("-inf"), tl.float32), SHIFT)
+    high = key_of(peak, SHIFT)
     base = 0.0
     if vocab_size > GATHERED:
         # Pieces of 64 neighbours, evenly spread: the ids of a vocabulary are not in random order.
@@ -165,8 +188,8 @@ def _cut(
         spacing = vocab_size // (GATHERED // 64)
         places = ((piece // 8) * spacing + (piece % 8) * 8)[:, None] + tl.arange(0, 8)[None, :]
         sample = tl.load(logits + places).to(tl.float32)
-        keys = _key(sample, SHIFT)
-        weights = _weight(sample, peak, inverse, BY_MASS)
+        keys = key_of(sample, SHIFT)
+        weights = weight_of(sample, peak, inverse, BY_MASS)
         weight = tl.sum(tl.sum(weights, 1), 0)
         squares = tl.sum(tl.sum(weights * weights, 1), 0)
         part = target / total
@@ -178,7 +201,7 @@ def _cut(
         k2 = _end(keys, weights, low, high, 0.0, part * weight + near)
         k3 = _end(keys, weights, low, high, 0.0, part * weight + far)
         a0, a1, a2, a3 = _above(
-            logits, vocab_size, _value(k0, SHIFT), _value(k1, SHIFT), _value(k2, SHIFT), _value(k3, SHIFT), peak, inverse,
+            logits, vocab_size, value_of(k0, SHIFT), value_of(k1, SHIFT), value_of(k2, SHIFT), value_of(k3, SHIFT), peak, inverse,
             BY_MASS, BLOCK,
         )  # fmt: skip
         if keep_high:
@@ -191,7 +214,7 @@ def _cut(
             low, high, base = _narrow(low, high, base, k1, a1, target, False)
             low, high, base = _narrow(low, high, base, k2, a2, target, False)
             low, high, base = _narrow(low, high, base, k3, a3, target, False)
-    size = _gather(gathered, gathered_ids, logits, vocab_size, _value(low, SHIFT), _value(high, SHIFT), GATHERED, BLOCK)
+    size = _gather(gathered, gathered_ids, logits, vocab_size, value_of(low, SHIFT), value_of(high, SHIFT), GATHERED, BLOCK)
     while (size > GATHERED) & (low + 1 < high):
         width = high.to(tl.int64) - low
         k0 = (low + width * 4 // 5).to(tl.int32)
@@ -199,14 +222,14 @@ def _cut(
         k2 = (low + width * 2 // 5).to(tl.int32)
         k3 = (low + (width + 4) // 5).to(tl.int32)
         a0, a1, a2, a3 = _above(
-            logits, vocab_size, _value(k0, SHIFT), _value(k1, SHIFT), _value(k2, SHIFT), _value(k3, SHIFT), peak, inverse,
+            logits, vocab_size, value_of(k0, SHIFT), value_of(k1, SHIFT), value_of(k2, SHIFT), value_of(k3, SHIFT), peak, inverse,
             BY_MASS, BLOCK,
         )  # fmt: skip
         low, high, base = _narrow(low, high, base, k0, a0, target, False)
         low, high, base = _narrow(low, high, base, k1, a1, target, False)
         low, high, base = _narrow(low, high, base, k2, a2, target, False)
         low, high, base = _narrow(low, high, base, k3, a3, target, False)
-        size = _gather(gathered, gathered_ids, logits, vocab_size, _value(low, SHIFT), _value(high, SHIFT), GATHERED, BLOCK)
+        size = _gather(gathered, gathered_ids, logits, vocab_size, value_of(low, SHIFT), value_of(high, SHIFT), GATHERED, BLOCK)
     end = high
     if size <= GATHERED:
         end, before = _search(gathered, size, low, high, base, target, peak, inverse, BY_MASS, SHIFT, GATHERED)
@@ -219,27 +242,23 @@ def _cut(
 
 @jit
 def _filter_kernel(
-    bounds_ptr, gathered_ptr, gathered_ids_ptr, logits_ptr, temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr, valid_ptr,
+    bounds_ptr, state_ptr, gathered_ptr, gathered_ids_ptr, logits_ptr, temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr,
     vocab_size, logits_stride,
-    GREEDY_BELOW: tl.constexpr, SHIFT: tl.constexpr, GATHERED: tl.constexpr, SMALL: tl.constexpr, BLOCK: tl.constexpr,
-    TOP_K: tl.constexpr, TOP_P: tl.constexpr, MIN_P: tl.constexpr, VALID: tl.constexpr, PDL: tl.constexpr,
+    SHIFT: tl.constexpr, CAPACITY: tl.constexpr, GATHERED: tl.constexpr, SMALL: tl.constexpr, BLOCK: tl.constexpr,
+    TOP_K: tl.constexpr, TOP_P: tl.constexpr, MIN_P: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """bounds = (last kept value, last kept id of that value, largest logit, log(min_p)) of a row.
 
-    Program i does row i, and writes bounds that keep everything if no filter is on.
+    Program i does row i if its state is 2.
     Traffic: element_bytes * vocab_size a row from memory, and 2 to 3 times as much from L2.
     """
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
     row = tl.program_id(0).to(tl.int64)
-    if VALID:
-        if tl.load(valid_ptr + row) == 0:
-            return
-    temperature = tl.load(temperature_ptr + row)
-    if temperature < GREEDY_BELOW:
+    if tl.load(state_ptr + row) != 2:
         return
-    inverse = tl.div_rn(1.0, temperature)
+    inverse = tl.div_rn(1.0, tl.load(temperature_ptr + row))
     k = 0
     p = 1.0
     floor = float("-inf")
@@ -249,12 +268,12 @@ def _filter_kernel(
         p = tl.load(top_p_ptr + row)
     if MIN_P:
         least = tl.minimum(tl.load(min_p_ptr + row), 1.0)
-        floor = tl.where(least > 0.0, tl.log(tl.maximum(least, 1e-38)), float("-inf"))
+        floor = tl.where(least > 0.0, tl.log(tl.maximum(least, 1.2e-38)), float("-inf"))
     has_k = (k > 0) & (k < vocab_size)
     has_p = p < 1.0
     logits = logits_ptr + row * logits_stride
-    gathered = gathered_ptr + row * GATHERED
-    gathered_ids = gathered_ids_ptr + row * GATHERED
+    gathered = gathered_ptr + row * CAPACITY
+    gathered_ids = gathered_ids_ptr + row * CAPACITY
 
     line = tl.arange(0, BLOCK // 8)[:, None] * 8 + tl.arange(0, 8)[None, :]
     peak = 0.0
@@ -266,7 +285,7 @@ def _filter_kernel(
             x = tl.load(logits + first + line, mask=first + line < vocab_size, other=float("-inf")).to(tl.float32)
             tops = tl.maximum(tops, tl.max(x, 1))
         peak = tl.max(tops, 0)
-    end = _key(tl.full([], float("-inf"), tl.float32), SHIFT)
+    end = key_of(tl.full([], float("-inf"), tl.float32), SHIFT)
     is_all = False
     size = 0
     low = end
@@ -277,7 +296,7 @@ def _filter_kernel(
                 gathered, gathered_ids, logits, vocab_size, k.to(tl.float32), vocab_size.to(tl.float32), peak, inverse, is_small,
                 False, SHIFT, GATHERED, BLOCK,
             )  # fmt: skip
-            bound = _value(end, SHIFT)
+            bound = value_of(end, SHIFT)
             is_all = (base == 0.0) & (size <= GATHERED)
     if TOP_P:
         if has_p:
@@ -289,9 +308,9 @@ def _filter_kernel(
                 x = tl.load(gathered + spot, mask=spot < size, other=float("-inf"))
                 ids = tl.load(gathered_ids + spot, mask=spot < size, other=0)
                 is_kept = (spot < size) & ((x > bound) | ((x == bound) & (ids <= last_id)))
-                left = tl.sum(tl.sum(tl.where(is_kept, _weight(x, peak, inverse, True), 0.0), 1), 0)
-                target = tl.maximum(p, 0.0) * left + 1e-38
-                end, before = _search(gathered, size, low, _key(peak, SHIFT), 0.0, target, peak, inverse, True, SHIFT, GATHERED)
+                left = tl.sum(tl.sum(tl.where(is_kept, weight_of(x, peak, inverse, True), 0.0), 1), 0)
+                target = tl.maximum(p, 0.0) * left + 1.2e-38
+                end, before = _search(gathered, size, low, key_of(peak, SHIFT), 0.0, target, peak, inverse, True, SHIFT, GATHERED)
                 place = _last(gathered, size, end, before, target, peak, inverse, True, SHIFT, GATHERED)
                 last_id = tl.load(gathered_ids + place)
             else:
@@ -299,9 +318,9 @@ def _filter_kernel(
                 for first in tl.range(0, vocab_size, BLOCK, num_stages=STAGES):
                     x = tl.load(logits + first + line, mask=first + line < vocab_size, other=float("-inf")).to(tl.float32)
                     is_kept = (x > bound) | ((x == bound) & (first + line <= last_id))
-                    sums += tl.sum(tl.where(is_kept, _weight(x, peak, inverse, True), 0.0), 1)
+                    sums += tl.sum(tl.where(is_kept, weight_of(x, peak, inverse, True), 0.0), 1)
                 left = tl.sum(sums, 0)
-                target = tl.maximum(p, 0.0) * left + 1e-38
+                target = tl.maximum(p, 0.0) * left + 1.2e-38
                 end, last_id, size, low, base = _cut(
                     gathered, gathered_ids, logits, vocab_size, target, left, peak, inverse, False,
                     True, SHIFT, GATHERED, BLOCK,
@@ -309,8 +328,41 @@ def _filter_kernel(
             # A sum's last bit must not let top-p pass top-k.
             last_id = tl.where(end < k_end, k_last, tl.where(end == k_end, tl.minimum(last_id, k_last), last_id))
             end = tl.maximum(end, k_end)
-            bound = _value(end, SHIFT)
+            bound = value_of(end, SHIFT)
     tl.store(bounds_ptr + row * 4, bound)
     tl.store(bounds_ptr + row * 4 + 1, last_id.to(tl.float32, bitcast=True))
     tl.store(bounds_ptr + row * 4 + 2, peak)
     tl.store(bounds_ptr + row * 4 + 3, floor)
+
+
+def launch_filter(
+    few: Few, logits: Tensor, temperature: Tensor, top_k: Tensor | None, top_p: Tensor | None, min_p: Tensor | None, shift: int
+) -> Tensor:
+    """Find the bounds of the rows that `few` left; return them, [num_rows, 4] fp32. Mutates few's scratch."""
+    num_rows, vocab_size = logits.shape
+    bounds = torch.empty((num_rows, 4), dtype=torch.float32, device=logits.device)
+    _filter_kernel[(num_rows,)](
+        bounds,
+        few.state,
+        few.gathered,
+        few.gathered_ids,
+        logits,
+        temperature,
+        top_k,
+        top_p,
+        min_p,
+        vocab_size,
+        logits.stride(0),
+        SHIFT=shift,
+        CAPACITY=few.gathered.shape[1],
+        GATHERED=GATHERED,
+        SMALL=SMALL,
+        BLOCK=ROW_BLOCK_BYTES // logits.element_size(),
+        TOP_K=top_k is not None,
+        TOP_P=top_p is not None,
+        MIN_P=min_p is not None,
+        PDL=not INTERPRETED,
+        num_warps=16,
+        launch_pdl=True,
+    )
+    return bounds

@@ -34,6 +34,16 @@ def noise_words(quads, seed, position, child, domain):
 
 
 @jit
+def noise_word(ids, seed, position, child, domain):
+    """The word of every id, uint32, of the ids' shape."""
+    w0, w1, w2, w3 = _philox(
+        (ids >> 2).to(tl.uint32), position.to(tl.uint32), child.to(tl.uint32), domain.to(tl.uint32), seed.to(tl.uint32),
+        (seed >> 32).to(tl.uint32),
+    )  # fmt: skip
+    return tl.where((ids & 2) == 0, tl.where((ids & 1) == 0, w0, w1), tl.where((ids & 1) == 0, w2, w3))
+
+
+@jit
 def _log(x, FAST: tl.constexpr):
     """The natural logarithm; fast is the hardware's, 2^-22 absolute near 1 and relative elsewhere."""
     if FAST:
@@ -56,7 +66,8 @@ def gumbel(words, FAST: tl.constexpr):
 
 @jit
 def _pick_kernel(
-    score_ptr, id_ptr, logits_ptr, temperature_ptr, seed_ptr, position_ptr, child_ptr, valid_ptr, bounds_ptr, vocab_size,
+    score_ptr, id_ptr, logits_ptr, temperature_ptr, seed_ptr, position_ptr, child_ptr, valid_ptr, bounds_ptr, state_ptr,
+    vocab_size,
     logits_stride, chunk,
     GREEDY_BELOW: tl.constexpr, DOMAIN: tl.constexpr, BLOCK: tl.constexpr, VALID: tl.constexpr, FILTERED: tl.constexpr,
     FAST: tl.constexpr, PDL: tl.constexpr,
@@ -74,6 +85,12 @@ def _pick_kernel(
     if VALID:
         if tl.load(valid_ptr + row) == 0:
             return
+    is_bounded = False
+    if FILTERED:
+        state = tl.load(state_ptr + row)
+        if state == 1:
+            return
+        is_bounded = state == 2
     temperature = tl.load(temperature_ptr + row)
     is_sampled = temperature >= GREEDY_BELOW
     inverse = tl.where(is_sampled, tl.div_rn(1.0, tl.where(is_sampled, temperature, 1.0)), 1.0)
@@ -100,7 +117,7 @@ def _pick_kernel(
         score = x * inverse
         wanted = is_sampled
         if FILTERED:
-            if is_sampled:
+            if is_bounded:
                 keep = (x > bound) | ((x == bound) & (token <= last_tie))
                 keep &= (x - peak) * inverse >= floor
                 score = tl.where(keep, score, float("-inf"))
@@ -122,8 +139,8 @@ def _pick_kernel(
 
 @jit
 def _merge_kernel(
-    token_ids_ptr, undefined_ptr, score_ptr, id_ptr, valid_ptr, num_chunks,
-    CHUNKS: tl.constexpr, VALID: tl.constexpr, PDL: tl.constexpr,
+    token_ids_ptr, undefined_ptr, score_ptr, id_ptr, valid_ptr, state_ptr, num_chunks,
+    CHUNKS: tl.constexpr, VALID: tl.constexpr, FILTERED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """token_id = id of the best chunk, lowest id on ties; 0 and a flag where the best score is not finite.
 
@@ -135,6 +152,9 @@ def _merge_kernel(
     row = tl.program_id(0).to(tl.int64)
     if VALID:
         if tl.load(valid_ptr + row) == 0:
+            return
+    if FILTERED:
+        if tl.load(state_ptr + row) == 1:
             return
     chunk = tl.arange(0, CHUNKS)
     score = tl.load(score_ptr + row * num_chunks + chunk, mask=chunk < num_chunks, other=float("-inf"))

@@ -1,0 +1,371 @@
+"""Filtered rows that keep few ids: gather every id that can be kept, decide among those in registers, and pick.
+
+A sample of 8,192 logits gives a bound that nearly surely lies below the last kept logit. One pass gathers what lies above
+the bound; its order is that of arrival, so everything behind it counts in integers, and no result depends on the order.
+A row whose end was not among what was gathered (the sample misled, or more was kept than the scratch holds) is left to
+`sample_filter`. A row's state is 0 if it is not filtered, 1 if it has its result or is padding, 2 if it is left to
+`sample_filter`, 3 if it is to be decided here.
+"""
+
+import torch
+from torch import Tensor
+
+from nanofn_kernels._dispatch import INTERPRETED, cdiv, jit, next_power_of_2, tl
+from nanofn_kernels.reference.noise import SAMPLING_DOMAIN
+from nanofn_kernels.reference.sample import GREEDY_BELOW
+from nanofn_kernels.sample_filter import Few, key_of, value_of, weight_of
+from nanofn_kernels.sample_pick import NO_ID, gumbel, noise_word
+
+CAPACITY = 8192
+"""Ids of one row that can be decided here."""
+
+SMALL_CAPACITY = 2048
+"""Rows that gathered no more than this are decided with less work."""
+
+SAMPLE = 8192
+"""Logits in the sample."""
+
+CHUNK = 4096
+"""Ids that a program of a pass over the row does."""
+
+MAX_K = 2048
+"""The largest k that is decided here."""
+
+UNIT = tl.constexpr(1 << 30)
+"""The weight of the likeliest id, in integers."""
+
+
+@jit
+def _filters(
+    row, vocab_size, temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr, GREEDY_BELOW: tl.constexpr,
+    TOP_K: tl.constexpr, TOP_P: tl.constexpr, MIN_P: tl.constexpr,
+):  # fmt: skip
+    """A row's 1 / temperature, k (0: off), p (1: off) and log(min_p) (-inf: off)."""
+    temperature = tl.load(temperature_ptr + row)
+    is_sampled = temperature >= GREEDY_BELOW
+    inverse = tl.where(is_sampled, tl.div_rn(1.0, tl.where(is_sampled, temperature, 1.0)), 1.0)
+    k = (row * 0).to(tl.int32)
+    p = inverse * 0.0 + 1.0
+    floor = inverse * 0.0 + float("-inf")
+    if TOP_K:
+        k = tl.minimum(tl.load(top_k_ptr + row), vocab_size).to(tl.int32)
+        k = tl.where(is_sampled & (k > 0) & (k < vocab_size), k, 0)
+    if TOP_P:
+        p = tl.where(is_sampled, tl.minimum(tl.maximum(tl.load(top_p_ptr + row), 0.0), 1.0), 1.0)
+    if MIN_P:
+        least = tl.minimum(tl.load(min_p_ptr + row), 1.0)
+        floor = tl.where(is_sampled & (least > 0.0), tl.log(tl.maximum(least, 1.2e-38)), float("-inf"))
+    return inverse, k, p, floor
+
+
+@jit
+def _mass_kernel(
+    tops_ptr, sums_ptr, logits_ptr, temperature_ptr, top_k_ptr, top_p_ptr, valid_ptr, vocab_size, logits_stride,
+    GREEDY_BELOW: tl.constexpr, BLOCK: tl.constexpr, TOP_K: tl.constexpr, VALID: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """tops, sums = max x and sum of exp((x - top) / temperature) of a chunk, for rows with top-p and without top-k.
+
+    Program (i, j) does ids [j * BLOCK, (j + 1) * BLOCK) of row i. Traffic: element_bytes * vocab_size a row.
+    """
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+    row = tl.program_id(0).to(tl.int64)
+    if VALID:
+        if tl.load(valid_ptr + row) == 0:
+            return
+    inverse, k, p, floor = _filters(
+        row, vocab_size, temperature_ptr, top_k_ptr, top_p_ptr, top_p_ptr, GREEDY_BELOW, TOP_K, True, False
+    )
+    if (k == 0) & (p < 1.0):
+        token = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK // 8)[:, None] * 8 + tl.arange(0, 8)[None, :]
+        x = tl.load(logits_ptr + row * logits_stride + token, mask=token < vocab_size, other=float("-inf")).to(tl.float32)
+        top = tl.max(tl.max(x, 1), 0)
+        base = tl.where(top > float("-inf"), top, 0.0)
+        place = row * tl.num_programs(1) + tl.program_id(1)
+        tl.store(tops_ptr + place, top)
+        tl.store(sums_ptr + place, tl.sum(tl.sum(tl.exp((x - base) * inverse), 1), 0))
+
+
+@jit
+def _bound_kernel(
+    state_ptr, bound_ptr, mass_ptr, count_ptr, bad_ptr, tops_ptr, sums_ptr, logits_ptr, temperature_ptr, top_k_ptr, top_p_ptr,
+    min_p_ptr, valid_ptr, vocab_size, logits_stride, num_chunks,
+    GREEDY_BELOW: tl.constexpr, SHIFT: tl.constexpr, SAMPLE: tl.constexpr, CHUNKS: tl.constexpr, MAX_K: tl.constexpr,
+    TOP_K: tl.constexpr, TOP_P: tl.constexpr, MIN_P: tl.constexpr, VALID: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """state of a row, a bound that nearly surely lies below its last kept logit, and its mass relative to its largest logit.
+
+    Program i does row i. Traffic: 16 KiB a row.
+    """
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+    row = tl.program_id(0).to(tl.int64)
+    tl.store(count_ptr + row, 0)
+    tl.store(bad_ptr + row, 0)
+    tl.store(state_ptr + row, 1)
+    if VALID:
+        if tl.load(valid_ptr + row) == 0:
+            return
+    inverse, k, p, floor = _filters(
+        row, vocab_size, temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr, GREEDY_BELOW, TOP_K, TOP_P, MIN_P
+    )
+    is_on = (k > 0) | (p < 1.0) | (floor > float("-inf"))
+    state = tl.where(is_on, tl.where(k > MAX_K, 2, 3), 0)
+    tl.store(state_ptr + row, state)
+    if state != 3:
+        return
+    # Pieces of 64 neighbours, evenly spread: the ids of a vocabulary are not in random order.
+    piece = tl.arange(0, SAMPLE // 8)
+    spacing = vocab_size // (SAMPLE // 64)
+    places = ((piece // 8) * spacing + (piece % 8) * 8)[:, None] + tl.arange(0, 8)[None, :]
+    x = tl.load(logits_ptr + row * logits_stride + places, mask=places < vocab_size, other=float("-inf")).to(tl.float32)
+    keys = key_of(x, SHIFT)
+    highest = tl.max(tl.max(keys, 1), 0)
+    bound = inverse * 0.0 + float("-inf")
+    if vocab_size > SAMPLE:
+        share = tl.full([], SAMPLE, tl.float32) / vocab_size
+        low = key_of(bound, SHIFT)
+        high = highest
+        if TOP_K:
+            if k > 0:
+                # As many of the sample as four standard deviations make safe.
+                expected = k.to(tl.float32) * share
+                wanted = (expected + 4.0 * tl.sqrt(expected) + 8.0).to(tl.int32)
+                while low + 1 < high:
+                    middle = (low >> 1) + (high >> 1) + (low & high & 1)
+                    is_low = tl.sum(tl.sum((keys > middle).to(tl.int32), 1), 0) >= wanted
+                    low = tl.where(is_low, middle, low)
+                    high = tl.where(is_low, high, middle)
+                bound = value_of(low, SHIFT)
+        if TOP_P:
+            if (k == 0) & (p < 1.0):
+                chunk = tl.arange(0, CHUNKS)
+                known = chunk < num_chunks
+                tops = tl.load(tops_ptr + row * num_chunks + chunk, mask=known, other=float("-inf"))
+                sums = tl.load(sums_ptr + row * num_chunks + chunk, mask=known, other=0.0)
+                peak = tl.max(tops, 0)
+                base = tl.where(peak > float("-inf"), peak, 0.0)
+                mass = tl.sum(sums * tl.exp((tops - base) * inverse), 0)
+                tl.store(mass_ptr + row, mass)
+                # The head may have no one in the sample, but the tail is well sampled: what is not kept is measured.
+                weights = weight_of(x, base, inverse, True)
+                wanted = (1.0 - p) * mass * share
+                for step in tl.static_range(2):
+                    low = key_of(inverse * 0.0 + float("-inf"), SHIFT)
+                    high = highest + 1
+                    while low + 1 < high:
+                        middle = (low >> 1) + (high >> 1) + (low & high & 1)
+                        is_low = tl.sum(tl.sum(tl.where(keys <= middle, weights, 0.0), 1), 0) <= wanted
+                        low = tl.where(is_low, middle, low)
+                        high = tl.where(is_low, high, middle)
+                    weight = weight_of(value_of(high, SHIFT), base, inverse, True)
+                    if step == 0:
+                        wanted = tl.maximum(wanted - 4.0 * tl.sqrt(wanted * weight) - 4.0 * weight, 0.0)
+                bound = value_of(low, SHIFT)
+        if (k == 0) & (p >= 1.0):
+            # The sample's largest logit is at most the row's.
+            top = value_of(highest, SHIFT)
+            bound = top + floor / inverse - 1e-5 * tl.abs(top)
+    elif TOP_P:
+        if (k == 0) & (p < 1.0):
+            top = tl.max(tl.max(x, 1), 0)
+            base = tl.where(top > float("-inf"), top, 0.0)
+            tl.store(mass_ptr + row, tl.sum(tl.sum(weight_of(x, base, inverse, True), 1), 0))
+    tl.store(bound_ptr + row, bound)
+
+
+@jit
+def _gather_kernel(
+    gathered_ptr, gathered_ids_ptr, count_ptr, bad_ptr, state_ptr, bound_ptr, logits_ptr, vocab_size, logits_stride,
+    CAPACITY: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """gathered, ids = the logits above a row's bound, in any order; bad where there is a NaN or an infinity.
+
+    Program (i, j) does ids [j * BLOCK, (j + 1) * BLOCK) of row i. Traffic: element_bytes * vocab_size a row.
+    """
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+    row = tl.program_id(0).to(tl.int64)
+    if tl.load(state_ptr + row) != 3:
+        return
+    bound = tl.load(bound_ptr + row)
+    token = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK // 8)[:, None] * 8 + tl.arange(0, 8)[None, :]
+    x = tl.load(logits_ptr + row * logits_stride + token, mask=token < vocab_size, other=float("-inf")).to(tl.float32)
+    if tl.max(tl.max(((x != x) | (x == float("inf"))).to(tl.int32), 1), 0) > 0:
+        tl.atomic_max(bad_ptr + row, 1)
+    is_in = (x > bound).to(tl.int32)
+    counts = tl.sum(is_in, 1)
+    found = tl.sum(counts, 0)
+    if found > 0:
+        first = tl.atomic_add(count_ptr + row, found)
+        place = first + (tl.cumsum(counts, 0) - counts)[:, None] + tl.cumsum(is_in, 1) - 1
+        fits = (is_in > 0) & (place < CAPACITY)
+        tl.store(gathered_ptr + row * CAPACITY + place, x, mask=fits)
+        tl.store(gathered_ids_ptr + row * CAPACITY + place, token, mask=fits)
+
+
+@jit
+def _prefix(keys, ids, weights, low, high, target, vocab_size):
+    """Which elements are in the shortest prefix by (key falling, id rising) whose integer weight reaches a target."""
+    while low + 1 < high:
+        middle = (low >> 1) + (high >> 1) + (low & high & 1)
+        is_low = tl.sum(tl.sum(tl.where(keys > middle, weights, 0).to(tl.int64), 1), 0) >= target
+        low = tl.where(is_low, middle, low)
+        high = tl.where(is_low, high, middle)
+    is_tie = keys == high
+    missing = target - tl.sum(tl.sum(tl.where(keys > high, weights, 0).to(tl.int64), 1), 0)
+    # The fewest of the ties, lower ids first, that make up what is missing.
+    first = -1
+    last = vocab_size - 1
+    if tl.sum(tl.sum(tl.where(is_tie, weights, 0).to(tl.int64), 1), 0) > missing:
+        while first + 1 < last:
+            middle = (first + last) >> 1
+            reached = tl.sum(tl.sum(tl.where(is_tie & (ids <= middle), weights, 0).to(tl.int64), 1), 0) >= missing
+            last = tl.where(reached, middle, last)
+            first = tl.where(reached, first, middle)
+    return (keys > high) | (is_tie & (ids <= last))
+
+
+@jit
+def _decide(
+    gathered, gathered_ids, size, mass, inverse, k, p, floor, seed, position, child, domain, vocab_size,
+    SHIFT: tl.constexpr, CAPACITY: tl.constexpr, TOP_K: tl.constexpr, TOP_P: tl.constexpr, MIN_P: tl.constexpr,
+    FAST: tl.constexpr,
+):  # fmt: skip
+    """The best score among the kept of the gathered ids, its id, and whether the kept ones were all gathered."""
+    slot = tl.arange(0, CAPACITY // 8)[:, None] * 8 + tl.arange(0, 8)[None, :]
+    is_known = slot < size
+    x = tl.load(gathered + slot, mask=is_known, other=float("-inf"))
+    ids = tl.load(gathered_ids + slot, mask=is_known, other=NO_ID)
+    keys = key_of(x, SHIFT)
+    peak = tl.max(tl.max(x, 1), 0)
+    low = key_of(inverse * 0.0 + float("-inf"), SHIFT)
+    high = key_of(peak, SHIFT)
+    is_kept = is_known
+    is_found = size > 0
+    if TOP_K:
+        if k > 0:
+            is_found &= size >= k
+            is_kept = _prefix(keys, ids, is_known.to(tl.int32), low, high, k.to(tl.int64), vocab_size)
+    if TOP_P:
+        if (p < 1.0) & is_found:
+            weights = (weight_of(x, peak, inverse, True) * UNIT).to(tl.int32)
+            weights = tl.where(is_kept, tl.maximum(weights, 1), 0)
+            there = tl.sum(tl.sum(weights.to(tl.int64), 1), 0)
+            total = tl.where(k > 0, there.to(tl.float32), mass * UNIT)
+            target = tl.maximum((p * total).to(tl.int64), 1)
+            is_found &= there >= target
+            is_kept = is_kept & _prefix(keys, ids, weights, low, high, target, vocab_size)
+    if MIN_P:
+        is_kept = is_kept & ((x - peak) * inverse >= floor)
+    word = noise_word(ids, seed, position, child, domain)
+    score = tl.where(is_kept, x * inverse + gumbel(word, FAST), float("-inf"))
+    best = tl.max(tl.max(score, 1), 0)
+    best_id = tl.min(tl.min(tl.where(score == best, ids, NO_ID), 1), 0)
+    return best, best_id, is_found
+
+
+@jit
+def _decide_kernel(
+    token_ids_ptr, undefined_ptr, state_ptr, gathered_ptr, gathered_ids_ptr, count_ptr, bad_ptr, mass_ptr, temperature_ptr,
+    top_k_ptr, top_p_ptr, min_p_ptr, seed_ptr, position_ptr, child_ptr, vocab_size,
+    GREEDY_BELOW: tl.constexpr, DOMAIN: tl.constexpr, SHIFT: tl.constexpr, CAPACITY: tl.constexpr, SMALL: tl.constexpr,
+    TOP_K: tl.constexpr, TOP_P: tl.constexpr, MIN_P: tl.constexpr, FAST: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """token_id = id of the best kept score, or state = 2 where what is kept was not all gathered.
+
+    Program i does row i. Traffic: 8 bytes a gathered id.
+    """
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+    row = tl.program_id(0).to(tl.int64)
+    if tl.load(state_ptr + row) != 3:
+        return
+    size = tl.load(count_ptr + row)
+    is_bad = tl.load(bad_ptr + row) > 0
+    inverse, k, p, floor = _filters(
+        row, vocab_size, temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr, GREEDY_BELOW, TOP_K, TOP_P, MIN_P
+    )
+    mass = inverse * 0.0
+    if TOP_P:
+        mass = tl.load(mass_ptr + row)
+    domain = row * 0 + DOMAIN
+    seed = tl.load(seed_ptr + row)
+    position = tl.load(position_ptr + row)
+    child = tl.load(child_ptr + row)
+    gathered = gathered_ptr + row * CAPACITY
+    gathered_ids = gathered_ids_ptr + row * CAPACITY
+    best = inverse * 0.0
+    best_id = size * 0
+    is_found = is_bad
+    if (size <= CAPACITY) & (is_bad == 0):
+        if size <= SMALL:
+            best, best_id, is_found = _decide(
+                gathered, gathered_ids, size, mass, inverse, k, p, floor, seed, position, child, domain, vocab_size,
+                SHIFT, SMALL, TOP_K, TOP_P, MIN_P, FAST,
+            )  # fmt: skip
+        else:
+            best, best_id, is_found = _decide(
+                gathered, gathered_ids, size, mass, inverse, k, p, floor, seed, position, child, domain, vocab_size,
+                SHIFT, CAPACITY, TOP_K, TOP_P, MIN_P, FAST,
+            )  # fmt: skip
+    if is_found:
+        is_undefined = is_bad | (best == float("-inf")) | (best == float("inf"))
+        tl.store(token_ids_ptr + row, tl.where(is_undefined, 0, best_id))
+        tl.store(undefined_ptr + row, is_undefined)
+    tl.store(state_ptr + row, tl.where(is_found, 1, 2))
+
+
+def launch_few(
+    token_ids: Tensor,
+    is_undefined: Tensor,
+    logits: Tensor,
+    temperature: Tensor,
+    top_k: Tensor | None,
+    top_p: Tensor | None,
+    min_p: Tensor | None,
+    seed: Tensor,
+    position: Tensor,
+    child: Tensor,
+    is_valid: Tensor | None,
+    shift: int,
+    launch_pdl: bool,
+) -> Few:
+    """Sample the filtered rows that keep few ids; say which rows are left. Mutates token_ids and is_undefined there."""
+    num_rows, vocab_size = logits.shape
+    device, stride, num_chunks = logits.device, logits.stride(0), cdiv(vocab_size, CHUNK)
+    gathered = torch.empty((num_rows, CAPACITY), dtype=torch.float32, device=device)
+    gathered_ids = torch.empty((num_rows, CAPACITY), dtype=torch.int32, device=device)
+    state, count, bad = torch.empty((3, num_rows), dtype=torch.int32, device=device)
+    bound, mass = torch.empty((2, num_rows), dtype=torch.float32, device=device)
+    tops, sums = torch.empty((2, num_rows, num_chunks), dtype=torch.float32, device=device)
+    flags = {"TOP_K": top_k is not None, "PDL": not INTERPRETED}
+    all_flags = flags | {"TOP_P": top_p is not None, "MIN_P": min_p is not None}
+    options = {"launch_pdl": True} if launch_pdl else {}
+    if top_p is not None:
+        _mass_kernel[(num_rows, num_chunks)](
+            tops, sums, logits, temperature, top_k, top_p, is_valid, vocab_size, stride,
+            GREEDY_BELOW=GREEDY_BELOW, BLOCK=CHUNK, VALID=is_valid is not None, num_warps=8, **flags, **options,
+        )  # fmt: skip
+        options = {"launch_pdl": True}
+    _bound_kernel[(num_rows,)](
+        state, bound, mass, count, bad, tops, sums, logits, temperature, top_k, top_p, min_p, is_valid, vocab_size, stride,
+        num_chunks,
+        GREEDY_BELOW=GREEDY_BELOW, SHIFT=shift, SAMPLE=SAMPLE, CHUNKS=next_power_of_2(num_chunks), MAX_K=MAX_K,
+        VALID=is_valid is not None, num_warps=16, **all_flags, **options,
+    )  # fmt: skip
+    _gather_kernel[(num_rows, num_chunks)](
+        gathered, gathered_ids, count, bad, state, bound, logits, vocab_size, stride,
+        CAPACITY=CAPACITY, BLOCK=CHUNK, PDL=not INTERPRETED, num_warps=8, launch_pdl=True,
+    )  # fmt: skip
+    _decide_kernel[(num_rows,)](
+        token_ids, is_undefined, state, gathered, gathered_ids, count, bad, mass, temperature, top_k, top_p, min_p, seed,
+        position, child, vocab_size,
+        GREEDY_BELOW=GREEDY_BELOW, DOMAIN=SAMPLING_DOMAIN, SHIFT=shift, CAPACITY=CAPACITY, SMALL=SMALL_CAPACITY,
+        FAST=not INTERPRETED, num_warps=16, launch_pdl=True, **all_flags,
+    )  # fmt: skip
+    return Few(state, gathered, gathered_ids)
