@@ -51,6 +51,7 @@ TABLE_OPERATIONS = st.lists(
         st.tuples(st.just("discard"), KEYS),
         st.tuples(st.just("extend"), st.integers(0, 1_500)),
         st.tuples(st.just("pop_first"), st.integers(0, 1_200)),
+        st.tuples(st.just("discard_all"), KEYS),
     ),
     max_size=12,
 )
@@ -68,6 +69,10 @@ def test_sorted_table_is_a_sorted_dict(operations, offset) -> None:
         elif what == "discard":
             model.pop(key * 37 + offset, None)
             table = table.discard(key * 37 + offset)
+        elif what == "discard_all":
+            doomed = frozenset(key * 37 + offset + step for step in range(0, 400, 7))
+            model = {each: value for each, value in model.items() if each not in doomed}
+            table = table.discard_all(doomed)
         elif what == "extend":
             pairs = [(max(model, default=-1) + 1 + place, number) for place in range(key)]
             model |= pairs
@@ -88,7 +93,8 @@ def check_table(table, model):
     assert len(table) == len(model)
     for key in [*list(model)[:50], -1, 10**9]:
         assert table.get(key) == model.get(key)
-    assert table.firsts == tuple([chunk[0][0] for chunk in table.chunks])
+    skips = [table.skipped, *[0] * len(table.chunks)]
+    assert table.firsts == tuple([chunk[skip][0] for chunk, skip in zip(table.chunks, skips, strict=False)])
     assert all(0 < len(chunk) <= 512 for chunk in table.chunks)
     other = SortedTable().extend(sorted(model.items()))
     assert table == other

@@ -25,9 +25,9 @@ BUGS = (
     ),
     Bug(
         "a fully cached prompt leaves nothing to compute",
-        "schedule/grant.py",
-        "(sequence.num_tokens - 1) // state.limits.block_size",
-        "sequence.num_tokens // state.limits.block_size",
+        "state/sequence.py",
+        "return min((sequence.num_tokens - 1) // block_size, len(sequence.chain))",
+        "return len(sequence.chain)",
     ),
     Bug(
         "a preempted sequence starts again while a result for it is due",

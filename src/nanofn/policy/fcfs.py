@@ -45,26 +45,27 @@ class Fcfs:
     def _prefills(self, view: View, prefills: tuple[SequenceView, ...], budget: int) -> Grants:
         """Grant running prefills, then waiting sequences while tokens, rows and blocks last."""
         grants: list[tuple[SequenceId, int]] = []
-        being_written = {each.next_digest for each in prefills}
+        being_written: set[object] = set()
         num_running = len(view.running)
         free = view.num_free_blocks - self.watermark * num_running
         for each in prefills:
+            ahead = each.prospect()
+            being_written.add(ahead.next_digest)
             # The rest of a prompt that has started is spoken for.
-            free -= each.blocks_needed(each.num_remaining_tokens)
-            grants.append((each.sequence_id, min(each.num_remaining_tokens, budget)))
+            free -= ahead.num_blocks
+            grants.append((each.sequence_id, min(ahead.num_tokens, budget)))
             budget -= grants[-1][1]
         for each in view.waiting:
             if not budget or num_running == view.limits.max_num_seqs or each.is_in_flight:
                 break
-            digest = each.next_digest
-            if digest is not None and (digest in being_written or each.is_prefix_pending):
+            ahead = each.prospect()
+            if ahead.next_digest is not None and (ahead.next_digest in being_written or each.is_prefix_pending):
                 continue
-            remaining = each.num_tokens - each.num_cached_tokens
-            free -= each.blocks_needed(remaining) + self.watermark
+            free -= ahead.num_blocks + self.watermark
             if free < 0 and num_running:
                 break
-            being_written.add(digest)
-            grants.append((each.sequence_id, min(remaining, budget)))
+            being_written.add(ahead.next_digest)
+            grants.append((each.sequence_id, min(ahead.num_tokens, budget)))
             budget -= grants[-1][1]
             num_running += 1
         return tuple(grants)

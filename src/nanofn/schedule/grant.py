@@ -13,7 +13,7 @@ from nanofn.state.digest import Digest
 from nanofn.state.effects import Preempted, Started
 from nanofn.state.engine_state import EngineState
 from nanofn.state.prefix_index import match
-from nanofn.state.sequence import Sequence
+from nanofn.state.sequence import Sequence, max_hits
 
 
 @frozen
@@ -84,8 +84,10 @@ def grant_waiting(
     Returns:
         The next state, the grant or the refusal, and the effect of a grant.
     """
-    block_size, hits = state.limits.block_size, _hits(state, sequence)
-    if _is_prefix_pending(state, sequence, len(hits), being_written):
+    block_size = state.limits.block_size
+    limit = max_hits(sequence, block_size)
+    hits = match(state.prefix_index, sequence.chain, limit)
+    if len(hits) < limit and sequence.chain[len(hits)] in being_written:
         return state, "pending_prefix", ()
     if not state.rows:
         return state, "max_num_seqs", ()
@@ -105,22 +107,6 @@ def grant_waiting(
 def _grant(sequence: Sequence, row: Row, table: Chunked[BlockId], start: int, num_tokens: int) -> Grant:
     after = evolve(sequence, row=row, block_table=table, num_computed_tokens=start + num_tokens)
     return Grant(after, row, start, num_tokens, len(sequence.block_table))
-
-
-def _max_hits(state: EngineState, sequence: Sequence) -> int:
-    """Count the blocks that may come from the index: the last known token is computed in any case, for its logits."""
-    reads = sequence.request.reads_prefix_cache
-    return min((sequence.num_tokens - 1) // state.limits.block_size, len(sequence.chain)) if reads else 0
-
-
-def _hits(state: EngineState, sequence: Sequence) -> tuple[BlockId, ...]:
-    return match(state.prefix_index, sequence.chain, _max_hits(state, sequence))
-
-
-def _is_prefix_pending(
-    state: EngineState, sequence: Sequence, num_hits: int, being_written: Collection[Digest]
-) -> bool:
-    return num_hits < _max_hits(state, sequence) and sequence.chain[num_hits] in being_written
 
 
 def _yielding(state: EngineState, num_missing: int, victims: Iterable[SequenceId]) -> frozenset[SequenceId] | None:

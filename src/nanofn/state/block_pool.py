@@ -72,13 +72,16 @@ def allocate(pool: BlockPool, index: PrefixIndex, count: int) -> tuple[BlockPool
 
 def share(pool: BlockPool, block_ids: Iterable[BlockId]) -> BlockPool:
     """Add one reference to each of some published blocks, free or held."""
-    cached, stamps, shared = pool.cached, pool.stamps, pool.shared
+    stamps, shared = pool.stamps, pool.shared
+    taken: list[int] = []
     for block_id in block_ids:
         stamp = stamps.get(block_id)
         if stamp is None:
             shared = shared.set(block_id, (shared.get(block_id) or 1) + 1)
         else:
-            cached, stamps = cached.discard(stamp), stamps.discard(block_id)
+            taken.append(stamp)
+            stamps = stamps.discard(block_id)
+    cached = pool.cached.discard_all(frozenset(taken)) if taken else pool.cached
     return evolve(pool, cached=cached, stamps=stamps, shared=shared)
 
 

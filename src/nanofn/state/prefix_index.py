@@ -52,8 +52,11 @@ def publish(index: PrefixIndex, blocks: Iterable[tuple[BlockId, Digest]]) -> Pre
 
 def withdraw(index: PrefixIndex, blocks: Iterable[tuple[BlockId, Digest]]) -> PrefixIndex:
     """Drop published blocks that are about to hold something else."""
-    holders = index.holders
+    left: dict[Digest, tuple[BlockId, ...]] = {}
+    holders_of = index.holders.get
     for block_id, digest in blocks:
-        left = tuple([holder for holder in holders.get(digest) or () if holder != block_id])
-        holders = holders.set(digest, left) if left else holders.discard(digest)
-    return PrefixIndex(holders)
+        holders = left.get(digest) or holders_of(digest) or ()
+        left[digest] = () if len(holders) < 2 else tuple([holder for holder in holders if holder != block_id])
+    kept = {digest: holders for digest, holders in left.items() if holders}
+    changed = index.holders.discard_all([digest for digest in left if digest not in kept])
+    return PrefixIndex(changed.set_all(kept) if kept else changed)

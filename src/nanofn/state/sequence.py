@@ -81,3 +81,10 @@ class Sequence:
     def num_remaining_tokens(self) -> int:
         """Tokens that a plan could compute for it now: known ones and one placeholder, less the computed ones."""
         return 0 if self.awaits_result else max(self.num_tokens - self.num_computed_tokens, 1)
+
+
+def max_hits(sequence: Sequence, block_size: int) -> int:
+    """Count the blocks that may come from the prefix index: the last known token is computed in any case."""
+    if not sequence.request.reads_prefix_cache:
+        return 0
+    return min((sequence.num_tokens - 1) // block_size, len(sequence.chain))

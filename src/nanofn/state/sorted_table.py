@@ -1,7 +1,7 @@
 """A map from integers to values that keeps key order: for waiting sequences and for cached blocks by age."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import chain, islice
 from operator import itemgetter
 from typing import Generic, Self, TypeVar
@@ -20,19 +20,21 @@ class SortedTable(Generic[V]):
 
     Attributes:
         chunks: Non-empty runs of (key, value), ascending within and across chunks.
-        firsts: First key of each chunk.
+        firsts: First key of each chunk, those skipped not counted.
         size: Number of pairs.
+        skipped: Pairs at the front of the first chunk that are there no more: popping copies nothing.
     """
 
     chunks: tuple[tuple[tuple[int, V], ...], ...] = ()
     firsts: tuple[int, ...] = ()
     size: int = 0
+    skipped: int = 0
 
     def __len__(self) -> int:
         return self.size
 
     def __iter__(self) -> Iterator[tuple[int, V]]:
-        return chain.from_iterable(self.chunks)
+        return islice(chain.from_iterable(self.chunks), self.skipped, None)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, SortedTable) and self.size == other.size and tuple(self) == tuple(other)
@@ -56,7 +58,7 @@ class SortedTable(Generic[V]):
     def set(self, key: int, value: V) -> Self:
         """Bind one key, new or not."""
         where = max(bisect_right(self.firsts, key) - 1, 0)
-        chunk = self.chunks[where] if self.chunks else ()
+        chunk = self._live(where) if self.chunks else ()
         offset = bisect_left(chunk, key, key=_key)
         is_new = offset == len(chunk) or chunk[offset][0] != key
         chunk = (*chunk[:offset], (key, value), *chunk[offset + (not is_new) :])
@@ -65,47 +67,46 @@ class SortedTable(Generic[V]):
         pieces = (chunk,) if len(chunk) <= _CHUNK else (chunk[:cut], chunk[cut:])
         return self._spliced(where, pieces, self.size + is_new)
 
-    def discard(self, key: int) -> Self:
-        """Drop one key, present or not."""
-        where = bisect_right(self.firsts, key) - 1
-        if where < 0:
-            return self
-        chunk = self.chunks[where]
-        offset = bisect_left(chunk, key, key=_key)
-        if offset == len(chunk) or chunk[offset][0] != key:
-            return self
-        rest = chunk[:offset] + chunk[offset + 1 :]
-        return self._spliced(where, (rest,) if rest else (), self.size - 1)
-
-    def discard_all(self, keys: Iterable[int]) -> Self:
+    def discard_all(self, keys: Collection[int]) -> Self:
         """Drop keys, present or not."""
         table = self
-        for key in keys:
-            table = table.discard(key)
+        for where in sorted({bisect_right(self.firsts, key) - 1 for key in keys}, reverse=True):
+            if where >= 0:
+                chunk = table._live(where)
+                rest = tuple([pair for pair in chunk if pair[0] not in keys])
+                table = table._spliced(where, (rest,) if rest else (), table.size - len(chunk) + len(rest))
         return table
+
+    def discard(self, key: int) -> Self:
+        """Drop one key, present or not."""
+        return self.discard_all((key,))
 
     def extend(self, pairs: Iterable[tuple[int, V]]) -> Self:
         """Append pairs whose ascending keys exceed every key present."""
-        added = tuple(pairs)
-        last = self.chunks[-1] if self.chunks else ()
-        joined = last + added
+        added, where = tuple(pairs), max(len(self.chunks) - 1, 0)
+        joined = (self._live(where) if self.chunks else ()) + added
         pieces = tuple(joined[start : start + _CHUNK] for start in range(0, len(joined), _CHUNK))
-        return self._spliced(max(len(self.chunks) - 1, 0), pieces, self.size + len(added))
+        return self._spliced(where, pieces, self.size + len(added))
 
     def pop_first(self, count: int) -> tuple[Self, tuple[V, ...]]:
         """Take up to `count` pairs off the front; returns their values in key order."""
         taken = tuple(islice(self.values(), count))
-        left, num_chunks = count, 0
-        while num_chunks < len(self.chunks) and len(self.chunks[num_chunks]) <= left:
-            left -= len(self.chunks[num_chunks])
+        skipped, num_chunks = self.skipped + count, 0
+        while num_chunks < len(self.chunks) and len(self.chunks[num_chunks]) <= skipped:
+            skipped -= len(self.chunks[num_chunks])
             num_chunks += 1
-        chunks = self.chunks[num_chunks:]
-        if chunks and left:
-            chunks = (chunks[0][left:], *chunks[1:])
-        firsts = tuple(chunk[0][0] for chunk in chunks[:1]) + self.firsts[num_chunks + 1 :]
-        return type(self)(chunks, firsts, self.size - len(taken)), taken
+        chunks = self.chunks[num_chunks:] if num_chunks else self.chunks
+        if not chunks:
+            return type(self)(), taken
+        firsts = (chunks[0][skipped][0], *self.firsts[num_chunks + 1 :])
+        return type(self)(chunks, firsts, self.size - len(taken), skipped), taken
+
+    def _live(self, where: int) -> tuple[tuple[int, V], ...]:
+        """A chunk without what is skipped."""
+        return self.chunks[where] if where else self.chunks[0][self.skipped :]
 
     def _spliced(self, where: int, pieces: tuple[tuple[tuple[int, V], ...], ...], size: int) -> Self:
+        """Put live pieces in the place of a chunk."""
         chunks = self.chunks[:where] + pieces + self.chunks[where + 1 :]
-        firsts = self.firsts[:where] + tuple(piece[0][0] for piece in pieces) + self.firsts[where + 1 :]
-        return type(self)(chunks, firsts, size)
+        firsts = self.firsts[:where] + tuple([piece[0][0] for piece in pieces]) + self.firsts[where + 1 :]
+        return type(self)(chunks, firsts, size, self.skipped if where else 0)

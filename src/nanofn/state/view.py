@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence as AbstractSequence
 from itertools import islice
-from typing import Any, TypeVar, cast, overload
+from typing import Any, NamedTuple, TypeVar, cast, overload
 
 from attrs import frozen
 
@@ -12,7 +12,7 @@ from nanofn.state.block_pool import num_freed
 from nanofn.state.digest import Digest
 from nanofn.state.engine_state import EngineState, digests_being_written
 from nanofn.state.prefix_index import match
-from nanofn.state.sequence import Sequence
+from nanofn.state.sequence import Sequence, max_hits
 
 T = TypeVar("T")
 
@@ -20,6 +20,22 @@ T = TypeVar("T")
 def _fact(get: Callable[["SequenceView"], T], doc: str) -> T:
     """Make a property in one line. A type checker and an editor see an attribute of the value's own type."""
     return cast(T, property(get, doc=doc))
+
+
+class Prospect(NamedTuple):
+    """What a grant made now would do.
+
+    Attributes:
+        num_cached_tokens: Tokens it would find in the prefix index.
+        num_tokens: Tokens it would compute.
+        num_blocks: Free blocks it would use, hits among free cached blocks included.
+        next_digest: See `SequenceView.next_digest`.
+    """
+
+    num_cached_tokens: int
+    num_tokens: int
+    num_blocks: int
+    next_digest: Digest | None
 
 
 @frozen(eq=False)
@@ -75,7 +91,7 @@ class SequenceView:
     @property
     def num_cached_tokens(self) -> int:
         """Tokens that a grant made now would find in the prefix index; valid for this view only."""
-        return len(self._hits()) * self.state.limits.block_size
+        return self.prospect().num_cached_tokens
 
     @property
     def next_digest(self) -> Digest | None:
@@ -83,12 +99,7 @@ class SequenceView:
 
         Of several waiting sequences with one `next_digest`, a plan starts the first and lets the others wait for it.
         """
-        chain, block_size = self.sequence.chain, self.state.limits.block_size
-        if self.is_running:
-            place, limit = self.sequence.num_computed_tokens // block_size, len(chain)
-        else:
-            place, limit = len(self._hits()), min((self.sequence.num_tokens - 1) // block_size, len(chain))
-        return chain[place] if self.sequence.request.reads_prefix_cache and place < limit else None
+        return self.prospect().next_digest
 
     @property
     def is_prefix_pending(self) -> bool:
@@ -108,19 +119,27 @@ class SequenceView:
 
     def blocks_needed(self, num_tokens: int) -> int:
         """Count the free blocks that a grant of `num_tokens` would use, hits among free cached blocks included."""
-        block_size = self.state.limits.block_size
-        if self.is_running:
-            target = self.sequence.num_computed_tokens + num_tokens
-            return max(blocks_for(target, block_size) - len(self.sequence.block_table), 0)
-        hits = self._hits()
-        free_hits = sum(block_id in self.state.pool.stamps for block_id in hits)
-        return blocks_for(len(hits) * block_size + num_tokens, block_size) - len(hits) + free_hits
+        return self.prospect(num_tokens).num_blocks
 
-    def _hits(self) -> tuple[Any, ...]:
-        if self.is_running or not self.sequence.request.reads_prefix_cache:
-            return ()
-        limit = (self.sequence.num_tokens - 1) // self.state.limits.block_size
-        return match(self.state.prefix_index, self.sequence.chain, limit)
+    def prospect(self, num_tokens: int | None = None) -> Prospect:
+        """Tell what a grant of `num_tokens`, or of all that remain, would find and use: one look-up for all of it."""
+        sequence, block_size = self.sequence, self.state.limits.block_size
+        if self.is_running:
+            start, reads = sequence.num_computed_tokens, sequence.request.reads_prefix_cache
+            wanted = sequence.num_remaining_tokens if num_tokens is None else num_tokens
+            num_blocks = blocks_for(start + wanted, block_size) - len(sequence.block_table)
+            place, limit = start // block_size, len(sequence.chain) if reads else 0
+            next_digest = sequence.chain[place] if place < limit else None
+            return Prospect(0, wanted, max(num_blocks, 0), next_digest)
+        limit = max_hits(sequence, block_size)
+        hits = match(self.state.prefix_index, sequence.chain, limit)
+        wanted = sequence.num_tokens - len(hits) * block_size if num_tokens is None else num_tokens
+        num_blocks = blocks_for(wanted, block_size)
+        if hits:
+            is_free = self.state.pool.stamps.get
+            num_blocks += sum([is_free(block_id) is not None for block_id in hits])
+        next_digest = sequence.chain[len(hits)] if len(hits) < limit else None
+        return Prospect(len(hits) * block_size, wanted, num_blocks, next_digest)
 
 
 @frozen(eq=False)
