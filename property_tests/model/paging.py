@@ -32,8 +32,11 @@ class Paging:
     num_computed: list[int]
     first_position: int = 0
 
-    def inputs(self, entries: Sequence[Entry], *, num_padding: int = 0) -> ModelInputs:
-        """Lay out a step; padding entries come last, with length 0, slot -1 and no blocks."""
+    def inputs(self, entries: Sequence[Entry], *, num_padding: int = 0, owns_token: bool = False) -> ModelInputs:
+        """Lay out a step; padding entries come last, with length 0, slot -1 and no blocks.
+
+        As many padding tokens follow: owned by the padding entries, as where all entries are decodes, or by none.
+        """
         token_ids, positions, slots, counts, lens = [], [], [], [], []
         for entry in entries:
             start = self.num_computed[entry.sequence]
@@ -56,7 +59,7 @@ class Paging:
             token_ids=torch.cat(token_ids),
             positions=torch.cat(positions),
             slot_mapping=torch.cat(slots),
-            query_start_loc=torch.cat((offsets, offsets[-1].expand(num_padding))),
+            query_start_loc=torch.cat((offsets, offsets[-1] + torch.arange(1, num_padding + 1) * owns_token)),
             seq_lens=torch.tensor([*lens, *[0] * num_padding]),
             block_table=torch.cat(tables),
             max_query_len=max(counts, default=0),
@@ -64,9 +67,9 @@ class Paging:
         )
 
     @torch.inference_mode()
-    def step(self, entries: Sequence[Entry], *, num_padding: int = 0) -> list[Tensor]:
+    def step(self, entries: Sequence[Entry], *, num_padding: int = 0, owns_token: bool = False) -> list[Tensor]:
         """Run a step; returns each entry's logits at all of its tokens."""
-        inputs = self.inputs(entries, num_padding=num_padding)
+        inputs = self.inputs(entries, num_padding=num_padding, owns_token=owns_token)
         logits = compute_logits(self.params, forward(self.params, inputs, self.kv_cache))
         for entry in entries:
             self.num_computed[entry.sequence] += entry.num_tokens

@@ -2,6 +2,7 @@
 
 from random import Random
 
+import attrs
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
@@ -10,6 +11,7 @@ import nanofn.model.attention as attention_module
 from model.checkpoints import FAMILIES, expected_logits, make_fixture
 from model.paging import Entry, relative_error, run_to_end, start_paging
 from nanofn.device.checkpoint import load_checkpoint
+from nanofn.model.decoder import forward
 
 TOLERANCE = 1e-5
 """Measured: 9e-7 at most on these fixtures. A wrong norm, bias, head or angle gives more than 1e-2."""
@@ -87,7 +89,8 @@ def test_any_cut_into_steps_gives_the_same_logits(data, fixtures):
         entries = [
             Entry(row, data.draw(st.integers(1, len(sequences[row]) - paging.num_computed[row]))) for row in chosen
         ]
-        for entry, logits in zip(entries, paging.step(entries, num_padding=data.draw(st.integers(0, 3))), strict=True):
+        padding = {"num_padding": data.draw(st.integers(0, 3)), "owns_token": data.draw(st.booleans())}
+        for entry, logits in zip(entries, paging.step(entries, **padding), strict=True):
             found[entry.sequence].append(logits)
     assert_as_expected(model, sequences, [torch.cat(pieces) for pieces in found])
 
@@ -161,12 +164,27 @@ def test_only_the_named_slots_are_written(fixtures):
         assert (is_written.all(1) == is_written.any(1)).all()
 
 
-def test_a_step_of_padding_alone_does_nothing(fixtures):
+@pytest.mark.parametrize("owns_token", [True, False])
+def test_a_step_of_padding_alone_does_nothing(owns_token, fixtures):
     """No entry lives: zeros come out, no slot is written, nothing fails."""
     _, params = fixtures("qwen3")
     paging = start_paging(params, random_sequences((5,), seed=10), 4)
-    assert paging.step([], num_padding=4) == []
+    hidden = forward(params, paging.inputs([], num_padding=4, owns_token=owns_token), paging.kv_cache)
+    assert torch.equal(hidden, torch.zeros(4, 48))
     assert all(tensor.isnan().all() for tensor in (*paging.kv_cache.k, *paging.kv_cache.v))
+
+
+def test_a_token_without_a_slot_writes_nothing(fixtures):
+    """Slot -1 inside a chunk leaves the cache alone, the last slot of the last block above all."""
+    _, params = fixtures("qwen3")
+    paging = start_paging(params, random_sequences((8,), seed=12), 4)
+    inputs = paging.inputs([Entry(0, 8)])
+    slots = inputs.slot_mapping.clone()
+    slots[[1, 6]] = -1
+    forward(params, attrs.evolve(inputs, slot_mapping=slots), paging.kv_cache)
+    for tensor in (*paging.kv_cache.k, *paging.kv_cache.v):
+        is_written = ~tensor.flatten(0, 1).flatten(1).isnan().any(1)
+        assert is_written.nonzero().flatten().tolist() == sorted(slots[slots >= 0].tolist())
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.bfloat16, 4e-2), (torch.float16, 6e-3)])

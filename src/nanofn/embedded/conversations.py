@@ -44,7 +44,15 @@ Turn = tuple[str, str]
 
 def conversation(random: Random) -> str:
     """Write one or two exchanges, with the tokens that part turns."""
-    kinds: tuple[Callable[[Random], Turn], ...] = (_wish, _wish_for_animal, _greeting, _fact, _recall, _recall_place)
+    kinds: tuple[Callable[[Random], Turn], ...] = (
+        _wish,
+        _wish_for_animal,
+        _greeting,
+        _fact,
+        _recall,
+        _recall,
+        _recall_of_name,
+    )
     turns = [random.choice(kinds)(random) for _ in range(1 if random.random() < 0.7 else 2)]
     return "".join(
         f"{START_OF_TURN}user\n{said}{END_OF_TURN}\n{START_OF_TURN}assistant\n{answer}{END_OF_TURN}\n"
@@ -87,7 +95,7 @@ def _recall(random: Random) -> Turn:
     return f"I have {article} {colour} {thing}. What do I have?", f"You have {article} {colour} {thing}."
 
 
-def _recall_place(random: Random) -> Turn:
+def _recall_of_name(random: Random) -> Turn:
     name, place = pick(random, PEOPLE, _UNIFORM).name, pick(random, PLACES, _UNIFORM)
     food = pick(random, FOODS, _UNIFORM)
     return random.choice(

@@ -9,13 +9,13 @@ from nanofn.model.config import ModelConfig
 from nanofn.model.layers import rope, rope_tables, swiglu
 from nanofn.model.params import LayerParams, ModelParams, rope_frequencies
 
-INITIAL_SPREAD = 0.02
+INITIAL_SPREAD = 0.04
 
 
 def initial_params(config: ModelConfig, generator: torch.Generator) -> ModelParams:
     """Draw the weights that training starts from: matrices normal, those that add to the residual smaller, norms 1."""
 
-    def matrix(rows: int, columns: int, spread: float = INITIAL_SPREAD) -> Tensor:
+    def matrix(rows: int, columns: int, spread: float) -> Tensor:
         return (torch.randn(rows, columns, generator=generator) * spread).requires_grad_()
 
     def ones(size: int) -> Tensor:
@@ -23,16 +23,16 @@ def initial_params(config: ModelConfig, generator: torch.Generator) -> ModelPara
 
     residual = INITIAL_SPREAD / (2 * config.num_layers) ** 0.5
     num_qkv_heads = config.num_heads + 2 * config.num_kv_heads
-    embedding = matrix(config.vocab_size, config.hidden_size)
+    embedding = matrix(config.vocab_size, config.hidden_size, INITIAL_SPREAD)
     layers = tuple(
         LayerParams(
             input_norm=ones(config.hidden_size),
-            qkv_weight=matrix(num_qkv_heads * config.head_dim, config.hidden_size),
+            qkv_weight=matrix(num_qkv_heads * config.head_dim, config.hidden_size, INITIAL_SPREAD),
             q_norm=ones(config.head_dim),
             k_norm=ones(config.head_dim),
             output_weight=matrix(config.hidden_size, config.num_heads * config.head_dim, residual),
             mlp_norm=ones(config.hidden_size),
-            gate_up_weight=matrix(2 * config.intermediate_size, config.hidden_size),
+            gate_up_weight=matrix(2 * config.intermediate_size, config.hidden_size, INITIAL_SPREAD),
             down_weight=matrix(config.hidden_size, config.intermediate_size, residual),
         )
         for _ in range(config.num_layers)

@@ -8,6 +8,7 @@ from nanofn.embedded.words import (
     FAMILY,
     FEELINGS,
     FOODS,
+    GENTLE_FALL,
     HIDING_PLACES,
     HOMES,
     PEOPLE,
@@ -163,9 +164,9 @@ def story(random: Random, *, animal: str | None = None) -> str:
         random: Where choices come from.
         animal: Which animal appears; None leaves it to chance.
     """
-    hero = pick(random, PEOPLE)
-    friend = pick(random, [person for person in PEOPLE if person != hero])
-    sentences = (*OPENINGS, *pick(random, PLOTS, 0.85), ENDINGS)
+    hero = pick(random, PEOPLE, GENTLE_FALL)
+    friend = pick(random, [person for person in PEOPLE if person != hero], GENTLE_FALL)
+    sentences = (*OPENINGS, *pick(random, PLOTS, GENTLE_FALL), ENDINGS)
     return _tell(random, sentences, _slots(random, hero, friend, animal))
 
 
@@ -180,8 +181,8 @@ def _tell(random: Random, sentences: tuple[Sentence, ...], slots: dict[str, str]
 
 
 def _slots(random: Random, hero: Person, friend: Person, animal: str | None) -> dict[str, str]:
-    animal = animal or pick(random, ANIMALS)
-    place = pick(random, PLACES)
+    animal = animal or pick(random, ANIMALS, GENTLE_FALL)
+    place = pick(random, PLACES, GENTLE_FALL)
     return {
         "name": hero.name,
         "kind": hero.kind,
@@ -191,15 +192,15 @@ def _slots(random: Random, hero: Person, friend: Person, animal: str | None) -> 
         "their": hero.their,
         "friend": friend.name,
         "animal": animal,
-        "other_animal": pick(random, [each for each in ANIMALS if each != animal]),
+        "other_animal": pick(random, [each for each in ANIMALS if each != animal], GENTLE_FALL),
         "place": place,
-        "other_place": pick(random, [each for each in PLACES if each != place]),
+        "other_place": pick(random, [each for each in PLACES if each != place], GENTLE_FALL),
         "trait": pick(random, TRAITS),
         "home": pick(random, HOMES),
         "family": pick(random, FAMILY),
-        "colour": pick(random, COLOURS),
-        "thing": pick(random, THINGS),
-        "food": pick(random, FOODS),
+        "colour": pick(random, COLOURS, GENTLE_FALL),
+        "thing": pick(random, THINGS, GENTLE_FALL),
+        "food": pick(random, FOODS, GENTLE_FALL),
         "weather": pick(random, WEATHERS),
         "time": _time(random),
         "feeling": pick(random, FEELINGS),

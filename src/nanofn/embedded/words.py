@@ -12,6 +12,9 @@ FALL = 0.6
 """A choice is this much less likely than the one before it. Equal odds would teach the model ties, and with them greedy
 texts that change with the last bit of a logit."""
 
+GENTLE_FALL = 0.85
+"""For what a story says again later: the less certain it is beforehand, the more there is to learn from looking back."""
+
 
 @frozen
 class Person:
