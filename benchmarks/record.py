@@ -16,6 +16,7 @@ PACKAGES = ("torch", "triton", "transformers", "nanofn")
 
 def append_record(name: str, result: dict[str, Any]) -> None:
     """Append a result to `results/NAME.jsonl`, with commit, date, device and versions."""
+    RESULTS.mkdir(exist_ok=True)
     record = {"date": datetime.datetime.now(datetime.UTC).date().isoformat(), **environment(), **result}
     with (RESULTS / f"{name}.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps(record) + "\n")

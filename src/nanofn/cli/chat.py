@@ -49,15 +49,16 @@ def converse(llm: LLM, opening: list[dict[str, str]], params: SamplingParams) ->
 
 
 def _read() -> str | None:
-    """Read a line; None at the end. Ctrl-C clears the line."""
+    """Read a line; None at the end. Ctrl-C clears the line. Only a terminal is prompted."""
+    prompt, newline = ("> ", "\n") if sys.stdin.isatty() else ("", "")
     while True:
         try:
-            return input("> " if sys.stdin.isatty() else "").strip()
+            return input(prompt).strip()
         except EOFError:
-            sys.stdout.write("\n")
+            sys.stdout.write(newline)
             return None
         except KeyboardInterrupt:
-            sys.stdout.write("\n")
+            sys.stdout.write(newline)
 
 
 def _answer(llm: LLM, messages: list[dict[str, Any]], params: SamplingParams) -> str | None:
