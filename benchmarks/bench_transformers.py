@@ -12,11 +12,11 @@ from random import Random
 
 import pytest
 import torch
-from record import append_record
 from transformers import AutoModelForCausalLM
 
 from nanofn import LLM, SamplingParams
 from nanofn.llm.assemble import embedded_model
+from record import append_record
 
 IS_FULL = os.environ.get("NANOFN_BENCHMARK_SIZE") == "full"
 NUM_REPEATS = 3 if IS_FULL else 1
