@@ -74,8 +74,9 @@ def run_core(requests, limits, policy=fcfs):
                 if samples
             ]
         )
+        result = StepResult(token_ids, 0)
         resumed = clock()
-        state, effects = commit(state, step_plan.plan_id, StepResult(token_ids, 0))
+        state, effects = commit(state, step_plan.plan_id, result)
         end = clock()
         news = (*step_plan.effects, *effects)
         outcome.step(

@@ -3,6 +3,7 @@
 from attrs import evolve, fields, has
 
 from nanofn.state.persistent import Map
+from nanofn.state.running import Columns
 from nanofn.state.sorted_table import SortedTable
 from nanofn.state.steady import Steady
 
@@ -26,6 +27,8 @@ def rebuilt(value, random):
         return copy
     if isinstance(value, Steady):
         return None  # a memo: everything works without it
+    if isinstance(value, Columns):
+        return Columns(*[rebuilt(item, random) for item in value])
     if isinstance(value, tuple):
         return tuple([rebuilt(item, random) for item in value])
     if has(type(value)):

@@ -3,6 +3,7 @@
 from random import Random
 
 import pytest
+from attrs import evolve
 
 from core.build import grants, request, work
 from core.random_work import random_work
@@ -22,7 +23,9 @@ def general(monkeypatch):
     """`transition` without the special paths."""
 
     def run(state, event):
+        state = evolve(state, running=evolve(state.running, steady=None))
         with monkeypatch.context() as patch:
+            patch.setattr(plan_module, "plan_steady", lambda *_: None)
             patch.setattr(plan_module, "plan_decodes", lambda state, _: plan_decodes(state, ()))
             patch.setattr(
                 commit_module, "commit_decodes", lambda state, *_: commit_decodes(state, PlanEntries(), (), 0)
@@ -79,6 +82,18 @@ def test_long_decodes_are_the_same_on_either_path(seed: int, depth: int, general
     run.check_outputs()
 
 
+def test_plans_in_another_order_than_the_running_sequences_form_no_memo() -> None:
+    """Tokens go to the sequences of the entries: a plan that decodes all, but in another order, is not a steady one."""
+    run = work(request(0, [1]), request(1, [1, 2]), max_model_len=20)
+    run.step(grants(0, 1))
+    run.deliver()
+    run.step(grants(1, 0))
+    run.step(grants(0, 1))
+    run.deliver()
+    run.drain(fcfs, depth=2)
+    run.check_outputs()
+
+
 @pytest.mark.parametrize("block_size", [128, 150, 300])
 def test_large_blocks_are_the_same_on_either_path(block_size: int, general) -> None:
     """Outputs longer than a tail may be nested, over blocks of more tokens than that."""
@@ -91,7 +106,7 @@ def test_large_blocks_are_the_same_on_either_path(block_size: int, general) -> N
     for event in run.log:
         assert same(transition(state, event), general(state, event))
         state, _ = transition(state, event)
-        assert all(nesting(tail) <= 128 for tail in state.running.tail)
+        assert all(nesting(tail) <= 128 for tail in state.running.columns.tail)
 
 
 def nesting(tail):

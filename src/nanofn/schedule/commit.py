@@ -6,14 +6,15 @@ from attrs import evolve
 
 from nanofn.errors import PlanOrderError
 from nanofn.request import BlockId, PlanId, SequenceId, TokenId
-from nanofn.schedule.commit_decodes import Committed, commit_decodes, commit_steady
+from nanofn.schedule.commit_decodes import Committed, commit_decodes
 from nanofn.schedule.ending import ending
 from nanofn.schedule.finish import finish
+from nanofn.schedule.steady import commit_steady
 from nanofn.state.digest import Digest, grown
 from nanofn.state.effects import Finished, TokensCommitted
 from nanofn.state.engine_state import EngineState
 from nanofn.state.prefix_index import publish
-from nanofn.state.running import transposed
+from nanofn.state.running import Running, transposed
 from nanofn.state.sequence import Sequence
 from nanofn.state.sorted_table import SortedTable
 from nanofn.state.step_plan import PlanEntries, PlanEntry, StepResult
@@ -110,7 +111,7 @@ def _commit_one_by_one(
                 index = publish(index, _written(sequence, entry, size))
     ids, token_ids, counts = zip(*accepted, strict=True) if accepted else ((), (), ())
     return waiting, Committed(
-        running.put(list(changed), transposed(changed.values())),
+        Running(running.columns.put(list(changed), transposed(changed.values()))) if changed else running,
         index,
         done.sequence_ids + ids,
         done.token_ids + token_ids,

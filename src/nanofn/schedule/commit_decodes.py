@@ -4,6 +4,7 @@ What `plan_decodes` is to `plan`, this is to `commit`: entries that decoded one 
 first on, are committed on whole columns, the others one by one. A test holds the two ways equal.
 """
 
+from collections.abc import Callable
 from operator import attrgetter, contains, eq, or_, sub
 from typing import NamedTuple, cast
 
@@ -15,8 +16,7 @@ from nanofn.state.digest import MAX_NESTING, Digest, Tail, grown
 from nanofn.state.effects import Finished
 from nanofn.state.engine_state import EngineState
 from nanofn.state.prefix_index import PrefixIndex, publish
-from nanofn.state.running import Running
-from nanofn.state.steady import Steady
+from nanofn.state.running import Columns, Running
 from nanofn.state.step_plan import PlanEntries
 
 _stop_token_ids = attrgetter("stop_token_ids")
@@ -51,55 +51,31 @@ def commit_decodes(
     computed more than one token, or has had no output token before.
     """
     places = _leading(state.running, entries)
-    number = len(places)
+    columns, limits, index, number = state.running.columns, state.limits, state.prefix_index, len(places)
     if not number:
-        return Committed(state.running, state.prefix_index, (), (), (), ())
+        return Committed(state.running, index, (), (), (), ())
     tokens = cast("tuple[TokenId, ...]", token_ids[:number])  # each of these entries samples
-    part, index = _with_tokens(state, state.running.take(places), tokens, now_us)
-    running, endings = state.running.put(places, part), _endings(part, tokens)
-    return Committed(running, index, part.sequence_id, tokens, part.num_tokens, endings)
-
-
-def commit_steady(
-    state: EngineState, steady: Steady, entries: PlanEntries, token_ids: tuple[TokenId, ...], now_us: int
-) -> Committed:
-    """Commit a token of every running sequence, for a plan of which the memo says that it decodes just that."""
-    running = state.running
-    if len(token_ids) != len(running.sequence_id):
-        alive = frozenset(running.sequence_id)
-        pairs = zip(entries.sequence_id, token_ids, strict=True)
-        token_ids = tuple([token_id for sequence_id, token_id in pairs if sequence_id in alive])
-    running, index = _with_tokens(state, running, token_ids, now_us)
-    place = steady.first_to_end
-    endings: tuple[Finished, ...] = ()
-    if running.num_tokens[place] == running.max_num_tokens[place] or not steady.cohort.stop_token_ids.isdisjoint(
-        token_ids
-    ):
-        endings = _endings(running, token_ids)
-    return Committed(running, index, running.sequence_id, token_ids, running.num_tokens, endings)
-
-
-def _with_tokens(
-    state: EngineState, decoded: Running, tokens: tuple[TokenId, ...], now_us: int
-) -> tuple[Running, PrefixIndex]:
-    """Append a token to each sequence; publish the blocks just written."""
-    index, steady, limits, digested = state.prefix_index, decoded.steady, state.limits, (decoded.chain, decoded.tail)
+    decoded = columns.take(places)
     num_tokens = tuple([count + 1 for count in decoded.num_tokens])
+    chains, tails = decoded.chain, decoded.tail
     if limits.enable_prefix_caching:
-        digested = _digested(decoded, tuple(zip(decoded.tail, tokens, strict=True)), limits)
-        # Those without tokens beyond full blocks before now: the position just written was the last of a block.
-        written = decoded.places_with(0, limits.block_size)
-        if written:
-            index = publish(index, _last_blocks(decoded, digested[0], written, limits.block_size))
-    if steady is not None:
-        steady = steady.committed()
-    return decoded.with_tokens(num_tokens, (now_us, state.num_steps), digested, steady), index
+
+        def places_with(num_rest: int, block_size: int) -> tuple[int, ...]:
+            return tuple([place for place, count in enumerate(num_tokens) if (count - num_rest) % block_size == 0])
+
+        chains, tails = digested(decoded, tokens, places_with, limits)
+        # The position just written is the one before the token just sampled.
+        written = places_with(1, limits.block_size)
+        index = publish(index, last_blocks(decoded, chains, written, limits.block_size))
+    decoded = decoded.with_tokens(num_tokens, (now_us, state.num_steps), (chains, tails))
+    running = Running(columns.put(places, decoded))
+    return Committed(running, index, decoded.sequence_id, tokens, num_tokens, ended(decoded, tokens))
 
 
 def _leading(running: Running, entries: PlanEntries) -> range | list[int]:
     """Find the places of the sequences of the leading decodes."""
     places = running.places(entries.sequence_id)
-    part, number = running.take(places), len(places)
+    part, number = running.columns.take(places), len(places)
     steps = tuple(map(sub, part.num_tokens, entries.first_position))
     found = steps, entries.epoch[:number], entries.num_tokens[:number]
     expected = (1,) * number, part.epoch, (1,) * number
@@ -109,35 +85,47 @@ def _leading(running: Running, entries: PlanEntries) -> range | list[int]:
     return places[: [one == other and first is not None for one, other, first in pairs].index(False)]
 
 
-def _digested(
-    decoded: Running, tails: tuple[Tail, ...], limits: Limits
+def digested(
+    columns: Columns,
+    tokens: tuple[TokenId, ...],
+    places_with: Callable[[int, int], tuple[int, ...]],
+    limits: Limits,
 ) -> tuple[tuple[Chunked[Digest], ...], tuple[Tail, ...]]:
-    """Digest the tails that are full with their new token, and pack those that are nested deep."""
-    due = [
-        (place, num_rest)
-        for num_rest in range(0, limits.block_size, MAX_NESTING)
-        for place in decoded.places_with(num_rest - 1, limits.block_size)
-    ]
+    """Append a token to each tail, digest those that are full and pack those that are nested deep.
+
+    Args:
+        columns: The sequences before they get their tokens.
+        tokens: Their tokens.
+        places_with: Finds those that have, with their tokens, so many beyond full blocks.
+        limits: The bounds.
+
+    Returns:
+        The columns of chains and of tails.
+    """
+    tails = tuple(zip(columns.tail, tokens, strict=True))
+    size = limits.block_size
+    due = [(place, rest) for rest in range(0, size, MAX_NESTING) for place in places_with(rest, size)]
     if not due:
-        return decoded.chain, tails
-    chains, packed = list(decoded.chain), list(tails)
-    for place, num_rest in due:
-        chains[place], packed[place] = grown(chains[place], tails[place], decoded.request[place], num_rest, limits)
+        return columns.chain, tails
+    chains, packed = list(columns.chain), list[Tail](tails)
+    for place, rest in due:
+        chains[place], packed[place] = grown(chains[place], tails[place], columns.request[place], rest, limits)
     return tuple(chains), tuple(packed)
 
 
-def _last_blocks(
-    decoded: Running, chains: tuple[Chunked[Digest], ...], places: tuple[int, ...], block_size: int
+def last_blocks(
+    columns: Columns, chains: tuple[Chunked[Digest], ...], places: tuple[int, ...], block_size: int
 ) -> list[tuple[BlockId, Digest]]:
-    """List the last full blocks of some sequences with their digests."""
-    blocks = [decoded.num_tokens[place] // block_size - 1 for place in places]
-    tables = decoded.block_table
+    """List the last full blocks of some sequences with their digests, for columns before and chains after a token."""
+    blocks = [columns.num_tokens[place] // block_size - 1 for place in places]
+    tables = columns.block_table
     return [(tables[place][block], chains[place][block]) for place, block in zip(places, blocks, strict=True)]
 
 
-def _endings(decoded: Running, tokens: tuple[TokenId, ...]) -> tuple[Finished, ...]:
-    """Decide who ends: those with a stop token, and those at their final length."""
-    stopped = map(contains, map(_stop_token_ids, decoded.request), tokens)
-    longest = map(eq, decoded.num_tokens, decoded.max_num_tokens)
-    decided = [ending(decoded[place], tokens[place]) for place, may in enumerate(map(or_, stopped, longest)) if may]
+def ended(columns: Columns, tokens: tuple[TokenId, ...]) -> tuple[Finished, ...]:
+    """Decide who ends with the token just got: by a stop token, or at the final length."""
+    stopped = map(contains, map(_stop_token_ids, columns.request), tokens)
+    longest = map(eq, columns.num_tokens, columns.max_num_tokens)
+    places = [place for place, may_end in enumerate(map(or_, stopped, longest)) if may_end]
+    decided = [ending(columns.at(place), tokens[place]) for place in places]
     return tuple([each for each in decided if each is not None])

@@ -22,6 +22,6 @@ def fail(state: EngineState, plan_id: PlanId) -> tuple[EngineState, tuple[Preemp
     if not dropped or dropped[0].plan_id != plan_id:
         return state, ()
     named = {(entry.sequence_id, entry.epoch) for plan in dropped for entry in plan.entries}
-    running = state.running
-    lost = [key[0] for key in zip(running.sequence_id, running.epoch, strict=True) if key in named]
+    columns = state.running.columns
+    lost = [key[0] for key in zip(columns.sequence_id, columns.epoch, strict=True) if key in named]
     return preempt(evolve(state, in_flight=kept), frozenset(lost))

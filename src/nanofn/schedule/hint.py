@@ -10,8 +10,7 @@ def hint(state: EngineState, sequence_id: SequenceId, value: Hint | None) -> tup
     """Replace a live sequence's hint. One that is not alive changes nothing; there are no effects."""
     running, index = state.running, state.running.index(sequence_id)
     if index is not None:
-        hints = (*running.hint[:index], value, *running.hint[index + 1 :])
-        return evolve(state, running=evolve(running, hint=hints)), ()
+        return evolve(state, running=running.with_hint(index, value)), ()
     sequence = state.waiting.get(sequence_id)
     if sequence is None:
         return state, ()

@@ -10,11 +10,12 @@ from nanofn.schedule.finish import finish
 from nanofn.schedule.grant import Grant, grant_running, grant_waiting
 from nanofn.schedule.plan_decodes import Draft, plan_decodes
 from nanofn.schedule.preempt import preempt
+from nanofn.schedule.steady import plan_steady
 from nanofn.state.decision import Decision
 from nanofn.state.digest import Digest
 from nanofn.state.effects import PlanEffect, Preempted, Refused
 from nanofn.state.engine_state import EngineState, digests_being_written, digests_between, digests_of, find
-from nanofn.state.running import transposed
+from nanofn.state.running import Running, transposed
 from nanofn.state.sequence import Sequence
 from nanofn.state.step_plan import PlanEntries, StepPlan
 
@@ -34,6 +35,11 @@ def plan(state: EngineState, decision: Decision) -> tuple[EngineState, StepPlan]
     Returns:
         The next state and the plan. A plan without entries has no number, and nothing is in flight for it.
     """
+    steady = state.running.steady
+    if steady is not None and decision.grants == steady.cohort.grants and not (decision.preempt or decision.shed):
+        planned = plan_steady(state, steady)
+        if planned is not None:
+            return planned
     effects: tuple[PlanEffect, ...] = ()
     if decision.preempt or decision.shed:
         state, effects = _preempt_and_shed(state, decision)
@@ -147,7 +153,7 @@ def _with_grants(state: EngineState, draft: Draft, grants: list[Grant]) -> Draft
         new_blocks += [(grant.row, index, table[index]) for index in range(grant.num_known_blocks, len(table))]
     after = {grant.sequence.sequence_id: grant.sequence for grant in grants}
     known = {place: after.pop(key) for place, key in enumerate(state.running.sequence_id) if key in after}
-    running = state.running.put(list(known), transposed(known.values())).append(after.values())
+    running = Running(state.running.columns.put(list(known), transposed(known.values()))).append(after.values())
     return Draft(entries, tuple(new_blocks), running, state.pool, state.prefix_index)
 
 

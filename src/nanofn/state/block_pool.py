@@ -98,9 +98,9 @@ def release(pool: BlockPool, index: PrefixIndex, table: Chunked[BlockId], digest
     """
     returned: list[BlockId] = []
     cached: list[tuple[BlockId, Digest]] = []
-    shared, references_of, holders_of = pool.shared, pool.shared.get, index.holders.get
+    shared, holders_of, shares_any = pool.shared, index.holders.get, len(pool.shared) > 0
     for block_id, digest in reversed(list(zip(table, chain(digests, repeat(None)), strict=False))):
-        references = references_of(block_id)
+        references = pool.shared.get(block_id) if shares_any else None
         if references is not None:
             shared = shared.set(block_id, references - 1) if references > 2 else shared.discard(block_id)
         elif digest is not None and block_id in (holders_of(digest) or ()):

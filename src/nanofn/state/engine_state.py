@@ -87,7 +87,8 @@ def digests_being_written(state: EngineState) -> set[Digest]:
 
 def digests_of(entries: PlanEntries, running: Running, block_size: int) -> set[Digest]:
     """Collect the digests of the known full blocks that a plan's entries touch, as far as they are current."""
-    now = dict(zip(zip(running.sequence_id, running.epoch, strict=True), running.chain, strict=True))
+    rows = running.columns
+    now = dict(zip(zip(rows.sequence_id, rows.epoch, strict=True), rows.chain, strict=True))
     digests: set[Digest] = set()
     columns = entries.sequence_id, entries.epoch, entries.first_position, entries.num_tokens
     for sequence_id, epoch, first_position, num_tokens in zip(*columns, strict=True):

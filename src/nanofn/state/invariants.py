@@ -45,7 +45,7 @@ def published(state: EngineState) -> dict[BlockId, Digest]:
 
 
 def _references(state: EngineState) -> Counter[BlockId]:
-    return Counter([block_id for table in state.running.block_table for block_id in table])
+    return Counter([block_id for table in state.running.columns.block_table for block_id in table])
 
 
 def _reference_counts(state: EngineState) -> Iterator[str]:
@@ -117,7 +117,7 @@ def _one_place_each(state: EngineState) -> Iterator[str]:
     ids = [sequence.sequence_id for sequence in live(state)]
     if len(set(ids)) != len(ids):
         yield f"a sequence is in two places: {sorted(ids)}"
-    rows = [*state.running.row, *state.rows]
+    rows = [*state.running.columns.row, *state.rows]
     if sorted(rows) != list(range(state.limits.max_num_seqs)):
         yield f"rows {sorted(rows)} are not the {state.limits.max_num_seqs} there are, once each"
     by_request: dict[int, list[SequenceId]] = {}
@@ -189,6 +189,36 @@ def _plans_are_in_order(state: EngineState) -> Iterator[str]:
         yield "an empty plan is in flight"
 
 
+def _memo_says_what_is_so(state: EngineState) -> Iterator[str]:
+    columns, steady, size = state.running.columns, state.running.steady, state.limits.block_size
+    if steady is None:
+        return
+    cohort, ids = steady.cohort, columns.sequence_id
+    if cohort.grants != tuple([(sequence_id, 1) for sequence_id in ids]):
+        yield f"the memo grants {cohort.grants}, running are {ids}"
+    left = [most - count for most, count in zip(columns.max_num_tokens, columns.num_tokens, strict=True)]
+    if left[cohort.first_to_end] != min(left):
+        yield f"place {cohort.first_to_end} is not the first to end of {left}"
+    needs = {token_id for request in columns.request for token_id in request.stop_token_ids}
+    if not needs <= cohort.stop_token_ids or (cohort.plans_ahead and not all(r.plans_ahead for r in columns.request)):
+        yield "the memo overlooks a stop token, or a sequence that does not plan ahead"
+    for rest in range(size):
+        places = tuple([place for place, count in enumerate(columns.num_tokens) if count % size == rest])
+        if steady.places_with(rest, size) != places:
+            yield f"the memo has {steady.places_with(rest, size)} at {rest} beyond full blocks, it is {places}"
+    alive = {sequence.sequence_id for sequence in live(state)}
+    for plan_id in steady.plans:
+        entries = [plan.entries for plan in state.in_flight if plan.plan_id == plan_id]
+        decoded = [[key for key in each.sequence_id if key in alive] for each in entries if set(each.num_tokens) == {1}]
+        if decoded != [list(ids)] or not all(entries[0].samples):
+            yield f"plan {plan_id} decodes {decoded}, the memo says {ids}"
+    if any(
+        computed - known != len(steady.plans) - 1
+        for known, computed in zip(columns.num_tokens, columns.num_computed_tokens, strict=True)
+    ):
+        yield f"the memo counts {len(steady.plans)} placeholders, not all have as many"
+
+
 _CHECKS: tuple[tuple[str, Callable[[EngineState], Iterator[str]]], ...] = (
     ("inv1", _reference_counts),
     ("inv2", _partition),
@@ -203,4 +233,5 @@ _CHECKS: tuple[tuple[str, Callable[[EngineState], Iterator[str]]], ...] = (
     ("inv13", _digests_name_contents),
     ("inv18", _cached_blocks_are_published),
     ("inv53", _plans_are_in_order),
+    ("inv55", _memo_says_what_is_so),
 )

@@ -9,9 +9,9 @@ from functools import reduce
 from itertools import chain
 from operator import add, attrgetter, sub
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from attrs import field, fields, frozen
+from attrs import evolve, field, fields, frozen
 
 from nanofn.request import BlockId, Hint, PlanId, Request, Row, SequenceId
 from nanofn.state.chunked import Chunked
@@ -22,9 +22,11 @@ from nanofn.state.steady import Cohort, Steady
 T = TypeVar("T")
 
 
-@frozen
-class Running:
-    """The transpose of a tuple of `Sequence`; its attributes are those of `Sequence`, in the same order, and a memo."""
+class Columns(NamedTuple):
+    """The transpose of some sequences; its fields are those of `Sequence`, in the same order.
+
+    A named tuple, because a step makes two of them: it costs a fifth of a frozen record with as many fields.
+    """
 
     sequence_id: tuple[SequenceId, ...] = ()
     request: tuple[Request, ...] = ()
@@ -42,16 +44,48 @@ class Running:
     last_output_step: tuple[int, ...] = ()
     chain: tuple[Chunked[Digest], ...] = ()
     tail: tuple[Tail, ...] = ()
-    steady: Steady | None = field(default=None, eq=False, repr=False)
 
-    def __len__(self) -> int:
-        return len(self.sequence_id)
+    def at(self, place: int) -> Sequence:
+        """Read one sequence."""
+        values: list[Any] = [column[place] for column in self]
+        return Sequence(*values)
 
-    def __getitem__(self, index: int) -> Sequence:
-        return Sequence(*[column[index] for column in columns(self)])
+    def take(self, places: range | list[int]) -> "Columns":
+        """Read the sequences at some places; a range stands for the first ones."""
+        if not isinstance(places, range):
+            return _columns([tuple([column[place] for place in places]) for column in self])
+        size = len(places)
+        return self if size == len(self.sequence_id) else _columns([column[:size] for column in self])
 
-    def __iter__(self) -> Iterator[Sequence]:
-        return (Sequence(*values) for values in zip(*columns(self), strict=True))
+    def put(self, places: range | list[int], part: "Columns") -> "Columns":
+        """Write sequences at some places; a range stands for the first ones."""
+        pairs = zip(self, part, strict=True)
+        if not isinstance(places, range):
+            return _columns([_put(column, places, new) for column, new in pairs])
+        size = len(places)
+        return part if size == len(self.sequence_id) else _columns([new + column[size:] for column, new in pairs])
+
+    def advanced(self, block_table: tuple[Chunked[BlockId], ...], num_computed_tokens: tuple[int, ...]) -> "Columns":
+        """Exchange what a plan changes."""
+        return Columns(
+            self.sequence_id, self.request, self.child, self.num_prompt_tokens, self.max_num_tokens, self.num_tokens,
+            self.epoch, self.row, block_table, num_computed_tokens, self.hint, self.first_output_us, self.last_output_us,
+            self.last_output_step, self.chain, self.tail,
+        )  # fmt: skip
+
+    def with_tokens(
+        self,
+        num_tokens: tuple[int, ...],
+        output: tuple[int, int],
+        digested: tuple[tuple[Chunked[Digest], ...], tuple[Tail, ...]],
+    ) -> "Columns":
+        """Exchange what a later output token of each changes; `output` is its time and the number of steps by then."""
+        number = len(num_tokens)
+        return Columns(
+            self.sequence_id, self.request, self.child, self.num_prompt_tokens, self.max_num_tokens, num_tokens,
+            self.epoch, self.row, self.block_table, self.num_computed_tokens, self.hint, self.first_output_us,
+            (output[0],) * number, (output[1],) * number, *digested,
+        )  # fmt: skip
 
     @property
     def num_remaining_tokens(self) -> tuple[int, ...]:
@@ -68,47 +102,64 @@ class Running:
         return tuple([count if count > 0 else int(may) for count, may in zip(left, may_go_on, strict=True)])
 
     @property
-    def decodes(self) -> tuple[tuple[SequenceId, int], ...] | None:
-        """A grant of one token to each, if each has exactly one left that can be planned now; None otherwise."""
-        if self.steady is not None and self.may_decode(self.steady):
-            return self.steady.grants
-        if self.num_remaining_tokens != (1,) * len(self.sequence_id):
-            return None
-        return tuple([(sequence_id, 1) for sequence_id in self.sequence_id])
-
-    def formed(self, grants: tuple[tuple[SequenceId, int], ...], plans: tuple[PlanId, ...], block_size: int) -> Steady:
-        """Look at every sequence, of which there is at least one, for a memo; `grants` are one token for each."""
-        members: dict[int, list[int]] = {}
-        for place, count in enumerate(self.num_tokens):
-            members.setdefault(count % block_size, []).append(place)
-        stop_token_ids = {request.stop_token_ids for request in self.request}
-        cohort = Cohort(
-            frozenset(chain.from_iterable(stop_token_ids)),
-            all(request.plans_ahead for request in self.request),
-            MappingProxyType({rest: tuple(places) for rest, places in members.items()}),
-        )
-        return Steady(cohort, grants, self.first_to_end, plans=plans)
-
-    @property
     def first_to_end(self) -> int:
         """Place of the sequence with the fewest tokens left to its final length."""
         left = tuple(map(sub, self.max_num_tokens, self.num_tokens))
         return left.index(min(left))
 
-    def places_with(self, num_rest: int, block_size: int) -> tuple[int, ...]:
-        """Find the sequences that have so many known tokens beyond their full blocks, modulo the block size."""
-        if self.steady is not None:
-            return self.steady.places_with(num_rest, block_size)
-        wanted = num_rest % block_size
-        return tuple([place for place, count in enumerate(self.num_tokens) if count % block_size == wanted])
 
-    def may_decode(self, steady: Steady) -> bool:
-        """Whether each, according to the memo, may decode another token now: none awaits a result."""
-        if not steady.plans:
-            return True
-        place = steady.first_to_end
-        left = self.max_num_tokens[place] - self.num_tokens[place]
-        return left > len(steady.plans) and steady.cohort.plans_ahead
+@frozen
+class Running:
+    """Running sequences.
+
+    Attributes:
+        columns: Their fields.
+        steady: A memo, while all of them decode.
+    """
+
+    columns: Columns = Columns()
+    steady: Steady | None = field(default=None, eq=False, repr=False)
+
+    def __len__(self) -> int:
+        return len(self.columns.sequence_id)
+
+    def __getitem__(self, index: int) -> Sequence:
+        return self.columns.at(index)
+
+    def __iter__(self) -> Iterator[Sequence]:
+        columns: tuple[tuple[Any, ...], ...] = self.columns
+        return (Sequence(*values) for values in zip(*columns, strict=True))
+
+    @property
+    def sequence_id(self) -> tuple[SequenceId, ...]:
+        """Ids in order."""
+        return self.columns.sequence_id
+
+    @property
+    def decodes(self) -> tuple[tuple[SequenceId, int], ...] | None:
+        """A grant of one token to each, if each has exactly one left that can be planned now; None otherwise."""
+        columns, steady = self.columns, self.steady
+        if steady is not None and steady.may_decode(columns.num_tokens, columns.max_num_tokens):
+            return steady.cohort.grants
+        if columns.num_remaining_tokens != (1,) * len(columns.sequence_id):
+            return None
+        return tuple([(sequence_id, 1) for sequence_id in columns.sequence_id])
+
+    def formed(self, grants: tuple[tuple[SequenceId, int], ...], plans: tuple[PlanId, ...], block_size: int) -> Steady:
+        """Look at every sequence, of which there is at least one, for a memo; `grants` are one token for each."""
+        columns = self.columns
+        members: dict[int, list[int]] = {}
+        for place, count in enumerate(columns.num_tokens):
+            members.setdefault(count % block_size, []).append(place)
+        stop_token_ids = {request.stop_token_ids for request in columns.request}
+        cohort = Cohort(
+            grants,
+            frozenset(chain.from_iterable(stop_token_ids)),
+            all(request.plans_ahead for request in columns.request),
+            columns.first_to_end,
+            MappingProxyType({rest: tuple(places) for rest, places in members.items()}),
+        )
+        return Steady(cohort, 0, plans)
 
     def places(self, sequence_ids: tuple[SequenceId, ...]) -> range | list[int]:
         """Find sequences' places, as far as they run and none is named twice; a range where they are the first ones."""
@@ -124,22 +175,6 @@ class Running:
             found.append(place)
         return found
 
-    def take(self, places: range | list[int]) -> "Running":
-        """Read the sequences at some places; a range stands for the first ones."""
-        if isinstance(places, range):
-            size = len(places)
-            return self if size == len(self.sequence_id) else _of([column[:size] for column in columns(self)])
-        return _of([tuple([column[place] for place in places]) for column in columns(self)])
-
-    def put(self, places: range | list[int], part: "Running") -> "Running":
-        """Write sequences at some places; a range stands for the first ones."""
-        if isinstance(places, range) and len(places) == len(self.sequence_id):
-            return part
-        pairs = zip(columns(self), columns(part), strict=True)
-        if isinstance(places, range):
-            return _of([new + column[len(places) :] for column, new in pairs])
-        return _of([_put(column, places, new) for column, new in pairs])
-
     def index(self, sequence_id: SequenceId) -> int | None:
         """Find a sequence's place; None if it does not run."""
         return self.sequence_id.index(sequence_id) if sequence_id in self.sequence_id else None
@@ -149,35 +184,14 @@ class Running:
         index = self.index(sequence_id)
         return None if index is None else self[index]
 
-    def advanced(
-        self, block_table: tuple[Chunked[BlockId], ...], num_computed_tokens: tuple[int, ...], steady: Steady | None
-    ) -> "Running":
-        """Exchange what a plan changes. By position: `evolve` costs four times as much."""
-        return Running(
-            self.sequence_id, self.request, self.child, self.num_prompt_tokens, self.max_num_tokens, self.num_tokens,
-            self.epoch, self.row, block_table, num_computed_tokens, self.hint, self.first_output_us, self.last_output_us,
-            self.last_output_step, self.chain, self.tail, steady,
-        )  # fmt: skip
-
-    def with_tokens(
-        self,
-        num_tokens: tuple[int, ...],
-        output: tuple[int, int],
-        digested: tuple[tuple[Chunked[Digest], ...], tuple[Tail, ...]],
-        steady: Steady | None,
-    ) -> "Running":
-        """Exchange what a later output token of each changes; `output` is its time and the number of steps by then."""
-        number = len(num_tokens)
-        return Running(
-            self.sequence_id, self.request, self.child, self.num_prompt_tokens, self.max_num_tokens, num_tokens,
-            self.epoch, self.row, self.block_table, self.num_computed_tokens, self.hint, self.first_output_us,
-            (output[0],) * number, (output[1],) * number, *digested, steady,
-        )  # fmt: skip
+    def with_hint(self, place: int, hint: Hint | None) -> "Running":
+        """Exchange one hint."""
+        return evolve(self, columns=self.columns._replace(hint=_put(self.columns.hint, [place], (hint,))))
 
     def append(self, sequences: Iterable[Sequence]) -> "Running":
         """Add sequences at the end."""
         added = transposed(sequences)
-        return _of([column + new for column, new in zip(columns(self), columns(added), strict=True)])
+        return Running(_columns([column + new for column, new in zip(self.columns, added, strict=True)]))
 
     def without(self, sequence_ids: Container[SequenceId], *, have_ended: bool = False) -> "Running":
         """Drop sequences; the others keep their order. If those dropped have ended, what is known of the others stays."""
@@ -185,33 +199,27 @@ class Running:
         if not gone:
             return self
         pieces = [slice(start, end) for start, end in zip([0, *[i + 1 for i in gone]], [*gone, len(self)], strict=True)]
-        left = _of([reduce(add, [column[each] for each in pieces]) for column in columns(self)])
+        left = _columns([reduce(add, [column[each] for each in pieces]) for column in self.columns])
         if self.steady is None or not have_ended or not left.sequence_id:
-            return left
-        return left.advanced(left.block_table, left.num_computed_tokens, self.steady.without(gone, left.first_to_end))
+            return Running(left)
+        return Running(left, self.steady.without(gone, left.first_to_end))
 
 
 _values = attrgetter(*[attribute.name for attribute in fields(Sequence)])
 
 
-def columns(running: Running) -> tuple[tuple[Any, ...], ...]:
-    """List the columns in field order."""
-    values: tuple[tuple[Any, ...], ...] = _values(running)
-    return values
-
-
-def transposed(sequences: Iterable[Sequence]) -> Running:
+def transposed(sequences: Iterable[Sequence]) -> Columns:
     """Turn sequences into columns."""
     rows = [_values(sequence) for sequence in sequences]
-    return _of(zip(*rows, strict=True)) if rows else Running()
+    return Columns(*zip(*rows, strict=True)) if rows else Columns()
 
 
-def _of(values: Iterable[Any]) -> Running:
-    return Running(*values)
+def _columns(values: Iterable[Any]) -> Columns:
+    return Columns(*values)
 
 
 def _put(column: tuple[T, ...], places: list[int], values: tuple[T, ...]) -> tuple[T, ...]:
-    written = list(column)
+    written: list[Any] = list(column)
     for place, value in zip(places, values, strict=True):
         written[place] = value
     return tuple(written)

@@ -6,69 +6,83 @@ A change of the running sequences other than a decode of all of them, or the end
 
 from bisect import bisect_left
 from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
 
 from attrs import frozen
 
 from nanofn.request import PlanId, SequenceId, TokenId
 
+_MAX_GONE = 4
+"""Members are renumbered when more than so many have gone: until then it would cost more than it saves."""
+
 
 @frozen
 class Cohort:
-    """What stays as it is while the same sequences decode together, or some of them after others have ended.
+    """Sequences that decode together.
 
     Attributes:
+        grants: One token for each, in admission order.
         stop_token_ids: Every token id that ends one of them; others may be among them.
         plans_ahead: True only if all of them may be planned before their last token is known.
+        first_to_end: Place of the one that reaches its final length first.
         members: Number of tokens beyond full blocks, to the places of those that had so many when it was formed.
+        gone: Places then of those that have ended since, ascending.
     """
 
+    grants: tuple[tuple[SequenceId, int], ...]
     stop_token_ids: frozenset[TokenId]
     plans_ahead: bool
+    first_to_end: int
     members: Mapping[int, tuple[int, ...]]
+    gone: tuple[int, ...] = ()
 
 
-@frozen
-class Steady:
+class Steady(NamedTuple):
     """A cohort on its way.
 
     Attributes:
-        cohort: What does not change.
-        grants: One token for each that is left, in admission order.
-        first_to_end: Place of the one that reaches its final length first.
+        cohort: Who decodes together.
         num_tokens: Tokens that each has got since the cohort was formed.
-        gone: Places in the cohort of those that have ended since, ascending.
         plans: Plans in flight, oldest first. Each decodes one token of each of them, and of nobody else alive.
     """
 
     cohort: Cohort
-    grants: tuple[tuple[SequenceId, int], ...]
-    first_to_end: int
-    num_tokens: int = 0
-    gone: tuple[int, ...] = ()
-    plans: tuple[PlanId, ...] = ()
+    num_tokens: int
+    plans: tuple[PlanId, ...]
+
+    def may_decode(self, num_tokens: tuple[int, ...], max_num_tokens: tuple[int, ...]) -> bool:
+        """Whether each may decode another token now: none awaits a result."""
+        if not self.plans:
+            return True
+        place = self.cohort.first_to_end
+        return max_num_tokens[place] - num_tokens[place] > len(self.plans) and self.cohort.plans_ahead
 
     def places_with(self, num_rest: int, block_size: int) -> tuple[int, ...]:
         """Find those that have so many tokens beyond full blocks now, modulo the block size."""
-        members, gone = self.cohort.members.get((num_rest - self.num_tokens) % block_size, ()), self.gone
-        if not gone:
+        members, gone = self.cohort.members.get((num_rest - self.num_tokens) % block_size, ()), self.cohort.gone
+        if not gone or not members:
             return members
         return tuple([member - bisect_left(gone, member) for member in members if member not in gone])
 
-    def launched(self, plan_id: PlanId) -> "Steady":
-        """One more plan is in flight."""
-        return Steady(self.cohort, self.grants, self.first_to_end, self.num_tokens, self.gone, (*self.plans, plan_id))
-
-    def committed(self) -> "Steady":
-        """The oldest plan's tokens are there."""
-        num_tokens = self.num_tokens + 1
-        return Steady(self.cohort, self.grants, self.first_to_end, num_tokens, self.gone, self.plans[1:])
-
     def without(self, places: list[int], first_to_end: int) -> "Steady":
         """Drop those at some places, ascending; `first_to_end` is the place of that one among those left."""
-        grants, members = list(self.grants), list(places)
+        cohort, grants, members = self.cohort, list(self.cohort.grants), list(places)
         for place in reversed(places):
             del grants[place]
-        for earlier in self.gone:
+        for earlier in cohort.gone:
             members = [member + (earlier <= member) for member in members]
-        gone = tuple(sorted([*self.gone, *members]))
-        return Steady(self.cohort, tuple(grants), first_to_end, self.num_tokens, gone, self.plans)
+        gone, groups = tuple(sorted([*cohort.gone, *members])), cohort.members
+        if len(gone) > _MAX_GONE:
+            gone, groups = (), _renumbered(groups, gone)
+        left = Cohort(tuple(grants), cohort.stop_token_ids, cohort.plans_ahead, first_to_end, groups, gone)
+        return Steady(left, self.num_tokens, self.plans)
+
+
+def _renumbered(members: Mapping[int, tuple[int, ...]], gone: tuple[int, ...]) -> Mapping[int, tuple[int, ...]]:
+    """Drop those that have gone, and bring the places of the others up to date."""
+    groups = {
+        rest: tuple([member - bisect_left(gone, member) for member in group if member not in gone])
+        for rest, group in members.items()
+    }
+    return MappingProxyType(groups)

@@ -184,7 +184,7 @@ class SequenceViews(AbstractSequence[SequenceView]):
     def num_remaining_tokens(self) -> tuple[int, ...]:
         """Tokens that a grant could compute now for each, before any prefix hit, without a view for each."""
         if self.is_running:
-            return self.state.running.num_remaining_tokens
+            return self.state.running.columns.num_remaining_tokens
         return tuple([sequence.num_tokens for sequence in self.state.waiting.values()])
 
     @property
