@@ -68,20 +68,20 @@ def attend(q: Tensor, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, pl
 
 
 def _attend_group(q: Tensor, k_cache: Tensor, v_cache: Tensor, group: DecodeGroup, scratch: Tensor) -> Tensor:
-    """Attend in fp32 by two batched products: about twice as fast as the fused call for one query per sequence."""
+    """Attend with gathered keys and with values read in place: a weighted sum over slots is an embedding bag.
+
+    Against the fused call on gathered keys and values this takes about a third of the time at one query per sequence.
+    """
     num_rows, num_heads, head_dim = q.shape
     num_kv_heads = k_cache.shape[2]
-    num_gathered = group.head_slots.shape[0]
-    k, v = (
-        torch.index_select(cache.view(-1, head_dim), 0, group.head_slots, out=room[:num_gathered])
-        .view(num_rows * num_kv_heads, -1, head_dim)
-        .to(torch.float32)
-        for cache, room in zip((k_cache, v_cache), scratch, strict=True)
-    )
+    keys = torch.index_select(k_cache.view(-1, head_dim), 0, group.key_slots, out=scratch[: len(group.key_slots)])
+    keys = keys.view(num_rows * num_kv_heads, -1, head_dim).to(torch.float32)
     # The query heads that share a key head are that head's rows, so keys are not repeated.
     queries = q.reshape(num_rows * num_kv_heads, num_heads // num_kv_heads, head_dim).to(torch.float32)
-    scores = torch.baddbmm(group.mask, queries, k.transpose(1, 2), alpha=head_dim**-0.5)
-    return torch.bmm(scores.softmax(dim=-1), v).view(q.shape).to(q.dtype)
+    scores = torch.baddbmm(group.mask, queries, keys.transpose(1, 2), alpha=head_dim**-0.5)
+    weights = scores.softmax(dim=-1).view(group.value_slots.shape).to(v_cache.dtype)
+    values = v_cache.view(-1, head_dim)
+    return F.embedding_bag(group.value_slots, values, mode="sum", per_sample_weights=weights).view(q.shape)
 
 
 def _causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

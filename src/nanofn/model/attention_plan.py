@@ -24,14 +24,16 @@ class DecodeGroup:
     Attributes:
         first_row: Where its rows begin.
         num_rows: Entries, one row each.
-        head_slots: [num_rows * num_kv_heads * length] int64, slot * num_kv_heads + head, so that a head's keys lie
+        key_slots: [num_rows * num_kv_heads * length] int64, slot * num_kv_heads + head, so that a head's keys lie
             together. Beyond an entry's own length its first slot is repeated, which is written.
+        value_slots: [num_rows * num_heads, length] int64. The same, once per query head.
         mask: [num_rows * num_kv_heads, 1, length] fp32. 0 to attend, -inf beyond the entry's length.
     """
 
     first_row: int
     num_rows: int
-    head_slots: Tensor
+    key_slots: Tensor
+    value_slots: Tensor
     mask: Tensor
 
 
@@ -60,8 +62,8 @@ class AttentionPlan:
         written_slots: [num_written] int64.
         decode_groups: In row order.
         chunks: In row order, after the groups.
-        scratch: [2, num_gathered, head_dim] the cache's dtype. Room for the largest group's K and V: every layer
-            fills it anew, since fresh pages for each gather cost more than the copy.
+        scratch: [num_gathered, head_dim] the cache's dtype. Room for the largest group's keys: every layer fills it
+            anew, since fresh pages for each gather cost more than the copy.
     """
 
     order: Tensor | None
@@ -80,7 +82,7 @@ class _Entry:
     seq_len: int
 
 
-def plan_attention(inputs: ModelInputs, cache: Tensor) -> AttentionPlan:
+def plan_attention(inputs: ModelInputs, cache: Tensor, num_heads: int) -> AttentionPlan:
     """Cut a step's attention into groups and chunks.
 
     Reads the two length vectors back, so on a GPU it waits for the device once a step: this plain path is the
@@ -89,6 +91,7 @@ def plan_attention(inputs: ModelInputs, cache: Tensor) -> AttentionPlan:
     Args:
         inputs: The step.
         cache: [num_blocks, block_size, num_kv_heads, head_dim]. Any layer's; only its shape and dtype count.
+        num_heads: Query heads.
 
     Returns:
         The plan, on the inputs' device.
@@ -113,7 +116,7 @@ def plan_attention(inputs: ModelInputs, cache: Tensor) -> AttentionPlan:
     base = inputs.block_table.to(torch.int64) * cache.shape[1]
     groups, row = [], 0
     for group in _groups(decodes):
-        groups.append(_decode_group(row, group, base, cache))
+        groups.append(_decode_group(row, group, base, cache, num_heads))
         row += len(group)
     chunks = []
     for entry in long_entries:
@@ -125,7 +128,7 @@ def plan_attention(inputs: ModelInputs, cache: Tensor) -> AttentionPlan:
         written_slots=slots if written_rows is None else slots[written_rows],
         decode_groups=tuple(groups),
         chunks=tuple(chunks),
-        scratch=cache.new_empty(2, max((group.head_slots.shape[0] for group in groups), default=0), cache.shape[3]),
+        scratch=cache.new_empty(max((group.key_slots.shape[0] for group in groups), default=0), cache.shape[3]),
     )
 
 
@@ -157,7 +160,7 @@ def _slots(base: Tensor, length: int, block_size: int) -> Tensor:
     return (base[:, :num_blocks].unsqueeze(2) + offsets).flatten(1)[:, :length]
 
 
-def _decode_group(first_row: int, group: list[_Entry], base: Tensor, cache: Tensor) -> DecodeGroup:
+def _decode_group(first_row: int, group: list[_Entry], base: Tensor, cache: Tensor, num_heads: int) -> DecodeGroup:
     _, block_size, num_kv_heads, _ = cache.shape
     length, device = group[-1].seq_len, base.device
     slots = _slots(base[torch.tensor([entry.index for entry in group], device=device)], length, block_size)
@@ -165,10 +168,16 @@ def _decode_group(first_row: int, group: list[_Entry], base: Tensor, cache: Tens
     is_beyond = torch.arange(length, device=device) >= lens
     # Repeating a written slot, rather than masking what was gathered, keeps NaN from unwritten slots out of K and V.
     slots = torch.where(is_beyond, slots[:, :1], slots).mul_(num_kv_heads)
-    head_slots = slots.unsqueeze(1) + torch.arange(num_kv_heads, device=device).unsqueeze(1)
+    key_slots = (slots.unsqueeze(1) + torch.arange(num_kv_heads, device=device).unsqueeze(1)).flatten(0, 1)
     mask = torch.zeros(is_beyond.shape, device=device).masked_fill_(is_beyond, -torch.inf)
     mask = mask.repeat_interleave(num_kv_heads, dim=0).unsqueeze(1)
-    return DecodeGroup(first_row, len(group), head_slots.flatten(), mask)
+    return DecodeGroup(
+        first_row=first_row,
+        num_rows=len(group),
+        key_slots=key_slots.flatten(),
+        value_slots=key_slots.repeat_interleave(num_heads // num_kv_heads, dim=0),
+        mask=mask,
+    )
 
 
 def _chunk(first_row: int, entry: _Entry, base: Tensor, block_size: int) -> Chunk:

@@ -53,7 +53,7 @@ def forward(
     """
     config = params.config
     heads = local_heads(config, num_ranks)
-    plan = plan_attention(inputs, kv_cache.k[0])
+    plan = plan_attention(inputs, kv_cache.k[0], heads.num_heads)
     token_ids, positions = inputs.token_ids, inputs.positions
     if plan.order is not None:
         token_ids, positions = token_ids[plan.order], positions[plan.order]
