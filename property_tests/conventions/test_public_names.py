@@ -11,7 +11,10 @@ PUBLIC: dict[str, set[str]] = {
     "nanofn": {
         "LLM", "CompletionOutput", "RequestOutput", "SamplingParams", "TextDelta", "__version__", "close", "generate",
     },
-    "nanofn.policy": {"Decision", "Policy", "SequenceView", "View", "fcfs", "prefill_first"},
+    "nanofn.policy": {
+        "Decision", "Policy", "SequenceView", "View", "by_key", "fair", "fcfs", "guaranteed", "leader", "longest_prefix",
+        "patience", "prefill_first", "priority", "quantum", "ranked", "shed_if", "shortest_first", "watermark",
+    },
 }  # fmt: skip
 """Module to its public names: what its `__all__` lists, or what it re-exports as itself (`from m import x as x`)."""
 

@@ -93,6 +93,7 @@ def check_table(table, model):
     assert len(table) == len(model)
     for key in [*list(model)[:50], -1, 10**9]:
         assert table.get(key) == model.get(key)
+        assert tuple(table.starting(key)) == tuple([pair for pair in sorted(model.items()) if pair[0] >= key])
     skips = [table.skipped, *[0] * len(table.chunks)]
     assert table.firsts == tuple([chunk[skip][0] for chunk, skip in zip(table.chunks, skips, strict=False)])
     assert all(0 < len(chunk) <= 512 for chunk in table.chunks)

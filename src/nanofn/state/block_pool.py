@@ -36,7 +36,7 @@ class BlockPool:
     num_blocks: int
     frontier: int = 0
     returned: Chunked[BlockId] = Chunked()
-    cached: SortedTable[tuple[BlockId, Digest]] = SortedTable()
+    cached: SortedTable[int, tuple[BlockId, Digest]] = SortedTable()
     stamps: Map[BlockId, int] = Map()
     shared: Map[BlockId, int] = Map()
     next_stamp: int = 0

@@ -39,7 +39,7 @@ class EngineState:
     pool: BlockPool
     rows: tuple[Row, ...]
     prefix_index: PrefixIndex = PrefixIndex()
-    waiting: SortedTable[Sequence] = field(default=SortedTable())
+    waiting: SortedTable[SequenceId, Sequence] = field(default=SortedTable())
     running: Running = Running()
     by_request: Map[RequestId, tuple[SequenceId, ...]] = Map()
     in_flight: tuple[StepPlan, ...] = ()
@@ -54,7 +54,9 @@ class EngineState:
             (*self.in_flight, step_plan), self.next_sequence_id, PlanId(self.next_plan_id + 1), self.num_steps + 1,
         )  # fmt: skip
 
-    def committed(self, waiting: SortedTable[Sequence], running: Running, prefix_index: PrefixIndex) -> Self:
+    def committed(
+        self, waiting: SortedTable[SequenceId, Sequence], running: Running, prefix_index: PrefixIndex
+    ) -> Self:
         """The state without the oldest plan in flight, whose results the arguments hold."""
         return type(self)(
             self.limits, self.pool, self.rows, prefix_index, waiting, running, self.by_request, self.in_flight[1:],

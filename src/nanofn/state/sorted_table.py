@@ -1,13 +1,23 @@
-"""A map from integers to values that keeps key order: for waiting sequences and for cached blocks by age."""
+"""A map that keeps key order: for waiting sequences, for cached blocks by age, for indexes of policies."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator
 from itertools import chain, islice
 from operator import itemgetter
-from typing import Generic, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from attrs import frozen
 
+
+class Comparable(Protocol):
+    """What can be sorted."""
+
+    def __lt__(self, other: Any, /) -> bool:
+        """Whether it comes before another."""
+        ...
+
+
+K = TypeVar("K", bound=Comparable)
 V = TypeVar("V")
 _CHUNK = 512
 """Most pairs in a chunk. A change copies one chunk and one pointer per chunk: 512 + 2,000 pointers at a million pairs."""
@@ -15,8 +25,8 @@ _key = itemgetter(0)
 
 
 @frozen(eq=False)
-class SortedTable(Generic[V]):
-    """An immutable sorted map. Equality and hash follow the content, not the layout.
+class SortedTable(Generic[K, V]):
+    """An immutable sorted map; its keys can be compared. Equality and hash follow the content, not the layout.
 
     Attributes:
         chunks: Non-empty runs of (key, value), ascending within and across chunks.
@@ -25,15 +35,15 @@ class SortedTable(Generic[V]):
         skipped: Pairs at the front of the first chunk that are there no more: popping copies nothing.
     """
 
-    chunks: tuple[tuple[tuple[int, V], ...], ...] = ()
-    firsts: tuple[int, ...] = ()
+    chunks: tuple[tuple[tuple[K, V], ...], ...] = ()
+    firsts: tuple[K, ...] = ()
     size: int = 0
     skipped: int = 0
 
     def __len__(self) -> int:
         return self.size
 
-    def __iter__(self) -> Iterator[tuple[int, V]]:
+    def __iter__(self) -> Iterator[tuple[K, V]]:
         return islice(chain.from_iterable(self.chunks), self.skipped, None)
 
     def __eq__(self, other: object) -> bool:
@@ -46,7 +56,7 @@ class SortedTable(Generic[V]):
         """Iterate over the values in key order, lazily."""
         return (value for _, value in self)
 
-    def get(self, key: int) -> V | None:
+    def get(self, key: K) -> V | None:
         """Look up a key; None if absent. Values are never None."""
         where = bisect_right(self.firsts, key) - 1
         if where < 0:
@@ -55,7 +65,15 @@ class SortedTable(Generic[V]):
         offset = bisect_left(chunk, key, key=_key)
         return chunk[offset][1] if offset < len(chunk) and chunk[offset][0] == key else None
 
-    def set(self, key: int, value: V) -> Self:
+    def starting(self, key: K) -> Iterator[tuple[K, V]]:
+        """Iterate from the first key that is not less than `key`, lazily."""
+        where = max(bisect_right(self.firsts, key) - 1, 0)
+        if self.firsts and key < self.firsts[0]:
+            key = self.firsts[0]
+        chunks = (self.chunks[place] for place in range(where, len(self.chunks)))
+        return (pair for chunk in chunks for pair in chunk[bisect_left(chunk, key, key=_key) :])
+
+    def set(self, key: K, value: V) -> Self:
         """Bind one key, new or not."""
         where = max(bisect_right(self.firsts, key) - 1, 0)
         chunk = self._live(where) if self.chunks else ()
@@ -67,7 +85,7 @@ class SortedTable(Generic[V]):
         pieces = (chunk,) if len(chunk) <= _CHUNK else (chunk[:cut], chunk[cut:])
         return self._spliced(where, pieces, self.size + is_new)
 
-    def discard_all(self, keys: Collection[int]) -> Self:
+    def discard_all(self, keys: Collection[K]) -> Self:
         """Drop keys, present or not."""
         table = self
         for where in sorted({bisect_right(self.firsts, key) - 1 for key in keys}, reverse=True):
@@ -77,11 +95,11 @@ class SortedTable(Generic[V]):
                 table = table._spliced(where, (rest,) if rest else (), table.size - len(chunk) + len(rest))
         return table
 
-    def discard(self, key: int) -> Self:
+    def discard(self, key: K) -> Self:
         """Drop one key, present or not."""
         return self.discard_all((key,))
 
-    def extend(self, pairs: Iterable[tuple[int, V]]) -> Self:
+    def extend(self, pairs: Iterable[tuple[K, V]]) -> Self:
         """Append pairs whose ascending keys exceed every key present."""
         added, where = tuple(pairs), max(len(self.chunks) - 1, 0)
         joined = (self._live(where) if self.chunks else ()) + added
@@ -101,11 +119,11 @@ class SortedTable(Generic[V]):
         firsts = (chunks[0][skipped][0], *self.firsts[num_chunks + 1 :])
         return type(self)(chunks, firsts, self.size - len(taken), skipped), taken
 
-    def _live(self, where: int) -> tuple[tuple[int, V], ...]:
+    def _live(self, where: int) -> tuple[tuple[K, V], ...]:
         """A chunk without what is skipped."""
         return self.chunks[where] if where else self.chunks[0][self.skipped :]
 
-    def _spliced(self, where: int, pieces: tuple[tuple[tuple[int, V], ...], ...], size: int) -> Self:
+    def _spliced(self, where: int, pieces: tuple[tuple[tuple[K, V], ...], ...], size: int) -> Self:
         """Put live pieces in the place of a chunk."""
         chunks = self.chunks[:where] + pieces + self.chunks[where + 1 :]
         firsts = self.firsts[:where] + tuple([piece[0][0] for piece in pieces]) + self.firsts[where + 1 :]

@@ -167,7 +167,7 @@ class SequenceViews(AbstractSequence[SequenceView]):
     def __getitem__(self, index: slice) -> tuple[SequenceView, ...]: ...
     def __getitem__(self, index: int | slice) -> SequenceView | tuple[SequenceView, ...]:
         if isinstance(index, slice):
-            return tuple(self)[index]
+            return tuple(islice(self, *index.indices(len(self)))) if (index.step or 1) > 0 else tuple(self)[index]
         if not -len(self) <= index < len(self):
             raise IndexError(index)
         if self.is_running:
