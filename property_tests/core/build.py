@@ -1,7 +1,7 @@
 """Short ways to write a request, a work and a decision in tests of single facts."""
 
-from core.work import Work
 from nanofn.config import Limits
+from nanofn.lab.work import Work
 from nanofn.request import Request
 from nanofn.state.decision import Decision
 from nanofn.state.effects import Refused

@@ -2,9 +2,9 @@
 
 from random import Random
 
-from core.shadow import EOS
-from core.work import Work
 from nanofn.config import Limits
+from nanofn.lab.shadow import EOS
+from nanofn.lab.work import Work
 from nanofn.policy import fcfs, prefill_first
 from nanofn.request import Request, RequestId
 from nanofn.state.decision import Decision

@@ -3,9 +3,9 @@
 import pytest
 
 from core.build import limits, request, work
-from core.shadow import expected_output
 from nanofn.config import Limits
 from nanofn.errors import ConfigError
+from nanofn.lab.shadow import expected_output
 from nanofn.policy import fcfs
 from nanofn.schedule.admit import admit
 from nanofn.state.effects import Admitted, Rejected

@@ -3,8 +3,8 @@
 import pytest
 
 from core.build import grants, request, work
-from core.shadow import EOS
 from nanofn.errors import PlanOrderError
+from nanofn.lab.shadow import EOS
 from nanofn.schedule.commit import commit
 from nanofn.state.decision import Decision
 from nanofn.state.effects import Finished, TokensCommitted

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from core.build import request, work
-from core.shadow import EOS
-from core.work import Work
 from nanofn.config import Limits
+from nanofn.lab.shadow import EOS
+from nanofn.lab.work import Work
 from nanofn.policy import fcfs, prefill_first
 from nanofn.state.events import PrefixCacheReset
 

@@ -7,9 +7,9 @@ from hypothesis import given, settings, strategies as st
 
 from core.build import grants, limits, planned, request, work
 from core.random_work import random_limits, random_request, random_work
-from core.shadow import EOS
-from core.work import Work
 from nanofn.config import blocks_for
+from nanofn.lab.shadow import EOS
+from nanofn.lab.work import Work
 from nanofn.policy import fcfs, prefill_first
 from nanofn.policy.fcfs import Fcfs
 from nanofn.schedule.plan import plan

@@ -3,7 +3,7 @@
 from collections import deque
 from types import SimpleNamespace
 
-from core.shadow import ShadowExecutor
+from nanofn.lab.shadow import ShadowExecutor
 from nanofn.llm.loop import Loop
 from nanofn.llm.tracker import Submission, Tracker
 from nanofn.policy import fcfs

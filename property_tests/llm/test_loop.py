@@ -2,10 +2,10 @@
 
 import pytest
 
-from core.shadow import EOS, expected_output
 from llm.fake import Engine
 from nanofn.config import Limits
 from nanofn.errors import StepError
+from nanofn.lab.shadow import EOS, expected_output
 from nanofn.state.decision import Decision
 from nanofn.state.invariants import violations
 

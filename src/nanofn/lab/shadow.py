@@ -6,15 +6,18 @@ early or published too soon shows as a read that finds another prefix than its o
 """
 
 from collections import deque
+from collections.abc import Callable, Sequence
 from zlib import crc32
 
-from nanofn.request import TokenId
+from nanofn.request import PlanId, Request, TokenId
 from nanofn.state.effects import Started
 from nanofn.state.engine_state import EngineState
 from nanofn.state.step_plan import StepPlan, StepResult
 
 VOCAB_SIZE = 7
 EOS = TokenId(0)
+Slot = tuple[int, int]
+Sampler = Callable[[tuple[int, ...], int], TokenId]
 
 
 def sampled_token(prefix: tuple[int, ...], child: int) -> TokenId:
@@ -22,9 +25,9 @@ def sampled_token(prefix: tuple[int, ...], child: int) -> TokenId:
     return TokenId(crc32(repr((prefix, child)).encode()) % VOCAB_SIZE)
 
 
-def expected_output(request, child, max_model_len):
+def expected_output(request: Request, child: int, max_model_len: int) -> tuple[list[int], str]:
     """What a sequence must produce, tokens and finish reason: recompute everything, infinite memory."""
-    tokens = list(request.prompt_token_ids)
+    tokens: list[int] = list(request.prompt_token_ids)
     while True:
         tokens.append(sampled_token(tuple(tokens), child))
         outputs = tokens[request.num_prompt_tokens :]
@@ -43,38 +46,57 @@ class ShadowExecutor:
 
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
-        self.memory: dict[tuple[int, int], tuple[int, ...]] = {}
+        self.memory: dict[Slot, tuple[int, ...]] = {}
         self.tables: dict[int, dict[int, int]] = {}
         self.tokens: dict[int, list[int]] = {}
         self.child: dict[int, int] = {}
-        self.results: deque[tuple[int, StepResult | None]] = deque()
+        self.results: deque[tuple[PlanId, StepResult | None]] = deque()
         self.num_computed = 0
 
-    def launch(self, state: EngineState, step_plan: StepPlan, known_tokens, *, fails: bool = False) -> None:
+    def fork(self) -> "ShadowExecutor":
+        """Copy it, so that one state can go on in several ways."""
+        other = ShadowExecutor(self.block_size)
+        other.memory, other.child, other.results = dict(self.memory), dict(self.child), deque(self.results)
+        other.tables = {row: dict(table) for row, table in self.tables.items()}
+        other.tokens = {row: list(tokens) for row, tokens in self.tokens.items()}
+        other.num_computed = self.num_computed
+        return other
+
+    def launch(
+        self,
+        state: EngineState,
+        step_plan: StepPlan,
+        known_tokens: Callable[[int], Sequence[int]],
+        *,
+        fails: bool = False,
+        sample: Sampler = sampled_token,
+    ) -> None:
         """Run a plan that `plan` just made; `state` gives what a started row is set up with."""
         self._set_up(state, step_plan, known_tokens)
         self._write(step_plan)
-        token_ids = self._read_and_sample(step_plan)
+        token_ids = self._read_and_sample(step_plan, sample)
+        assert step_plan.plan_id is not None
         self.results.append((step_plan.plan_id, None if fails else StepResult(token_ids, now_us=0)))
 
-    def _set_up(self, state, step_plan, known_tokens):
+    def _set_up(self, state: EngineState, step_plan: StepPlan, known_tokens: Callable[[int], Sequence[int]]) -> None:
         """Give started rows their tokens and every row its new blocks; what a new block held is gone."""
-        num_hits = {}
+        num_hits: dict[int, int] = {}
         for effect in step_plan.effects:
             if isinstance(effect, Started):
                 sequence = state.running.get(effect.sequence_id)
-                row = sequence.row
-                self.tables[row] = {}
-                self.tokens[row] = list(known_tokens(sequence.sequence_id))
-                self.child[row] = sequence.child
-                num_hits[row] = effect.num_cached_tokens // self.block_size
+                assert sequence is not None
+                assert sequence.row is not None
+                self.tables[sequence.row] = {}
+                self.tokens[sequence.row] = list(known_tokens(sequence.sequence_id))
+                self.child[sequence.row] = sequence.child
+                num_hits[sequence.row] = effect.num_cached_tokens // self.block_size
         for row, index, block_id in step_plan.new_blocks:
             self.tables[row][index] = block_id
             if index >= num_hits.get(row, 0):
                 for offset in range(self.block_size):
                     self.memory.pop((block_id, offset), None)
 
-    def _write(self, step_plan):
+    def _write(self, step_plan: StepPlan) -> None:
         """Store every computed position's prefix, each slot once per residency."""
         for entry in step_plan.entries:
             tokens = self.tokens[entry.row]
@@ -86,9 +108,9 @@ class ShadowExecutor:
                     raise ShadowMismatchError(f"sequence {entry.sequence_id} has no input token at {position}")
                 self.memory[slot] = tuple(tokens[: position + 1])
 
-    def _read_and_sample(self, step_plan):
+    def _read_and_sample(self, step_plan: StepPlan, sample: Sampler) -> tuple[TokenId, ...]:
         """Check that every position up to the last computed one holds its own prefix; sample where asked to."""
-        sampled = []
+        sampled: list[TokenId] = []
         for entry in step_plan.entries:
             tokens, end = self.tokens[entry.row], entry.first_position + entry.num_tokens
             for position in range(end):
@@ -99,9 +121,10 @@ class ShadowExecutor:
             if entry.samples:
                 if end < len(tokens):
                     raise ShadowMismatchError(f"sequence {entry.sequence_id} samples at {end}, known are {tokens}")
-                tokens.append(sampled_token(tuple(tokens), self.child[entry.row]))
-                sampled.append(tokens[-1])
+                token_id = sample(tuple(tokens), self.child[entry.row])
+                tokens.append(token_id)
+                sampled.append(token_id)
         return tuple(sampled)
 
-    def _slot(self, row: int, position: int) -> tuple[int, int]:
+    def _slot(self, row: int, position: int) -> Slot:
         return self.tables[row][position // self.block_size], position % self.block_size

@@ -1,0 +1,1 @@
+"""The policy lab: explore the real core exhaustively at small scopes, check policies, replay counterexamples."""
