@@ -86,7 +86,7 @@ def _living(
 
 def _commit_one_by_one(
     state: EngineState, done: Committed, entries: PlanEntries, tokens: tuple[TokenId | None, ...], now_us: int
-) -> tuple[SortedTable[Sequence], Committed]:
+) -> tuple[SortedTable[SequenceId, Sequence], Committed]:
     """Commit the entries that follow those done, whose sequences are alive."""
     running, waiting, index, size = done.running, state.waiting, done.prefix_index, state.limits.block_size
     places = {sequence_id: place for place, sequence_id in enumerate(running.sequence_id)}
