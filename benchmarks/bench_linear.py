@@ -36,14 +36,21 @@ class Layer:
     def __init__(self, name: str, num_rows: int) -> None:
         sizes = MODELS[name]
         hidden, self.query, wide = sizes["hidden"], sizes["query"], sizes["intermediate"]
-        shapes = {"qkv": (sizes["qkv"], hidden), "out": (hidden, self.query), "up": (2 * wide, hidden), "down": (hidden, wide)}
+        shapes = {
+            "qkv": (sizes["qkv"], hidden),
+            "out": (hidden, self.query),
+            "up": (2 * wide, hidden),
+            "down": (hidden, wide),
+        }
         generator = torch.Generator("cuda").manual_seed(1)
 
         def random(*shape: int) -> Tensor:
             return torch.randn(*shape, device="cuda", dtype=DTYPE, generator=generator)
 
         self.count = sizes["layers"]
-        self.weights = [{key: random(*shape) * shape[1] ** -0.5 for key, shape in shapes.items()} for _ in range(self.count)]
+        self.weights = [
+            {key: random(*shape) * shape[1] ** -0.5 for key, shape in shapes.items()} for _ in range(self.count)
+        ]
         self.norms = [1 + 0.1 * random(2, hidden) for _ in range(self.count + 1)]
         self.x = random(num_rows, hidden)
         self.inputs = {"qkv": self.x, "out": random(num_rows, self.query), "up": self.x, "down": random(num_rows, wide)}
@@ -96,8 +103,17 @@ def bits(name: str, record: Callable[[dict], None]) -> None:
         for size in (1, 2, 16, 17, 64, 65, 255):
             part, _ = layer.ours(0, layer.x[:size], None, batch_invariant)
             found[size] = torch.equal(part, whole[:size])
-        print(name, "batch_invariant" if batch_invariant else "default", "equal to the batch of 256:", found, flush=True)
-        record({"model": name, "subject": "bits", "batch_invariant": batch_invariant, "equal": {str(k): v for k, v in found.items()}})
+        print(
+            name, "batch_invariant" if batch_invariant else "default", "equal to the batch of 256:", found, flush=True
+        )
+        record(
+            {
+                "model": name,
+                "subject": "bits",
+                "batch_invariant": batch_invariant,
+                "equal": {str(k): v for k, v in found.items()},
+            }
+        )
 
 
 def main() -> None:
@@ -112,7 +128,7 @@ def main() -> None:
     def record(line: dict) -> None:
         gpu.record(options.out, base | line)
 
-    for name, sizes in MODELS.items():
+    for name in MODELS:
         bits(name, record)
         for num_rows in BATCHES:
             layer = Layer(name, num_rows)
@@ -127,14 +143,19 @@ def main() -> None:
 
                 found = gpu.time_graph(chain(step, (layer.x, None)), 2 * layer.count)
                 kinds = {key: type(choose(layer.inputs[key], weight, is_gated=key == "up", batch_invariant=batch_invariant)).__name__ for key, weight in layer.weights[0].items()}  # fmt: skip
-                record(line | {"subject": "layer", "batch_invariant": batch_invariant, "error": error, "kinds": kinds, **found})
+                record(
+                    line
+                    | {"subject": "layer", "batch_invariant": batch_invariant, "error": error, "kinds": kinds, **found}
+                )
                 text.append(f"{'invariant' if batch_invariant else 'ours'} {found['median']:.2f} ({error:.0e})")
             found = gpu.time_graph(chain(lambda i, state: (layer.library(i, state[0]),), (layer.x,)), 2 * layer.count)
             record(line | {"subject": "library layer", **found})
             text.append(f"library {found['median']:.2f}")
             total = 0.0
             for key in layer.inputs:
-                found = gpu.time_graph(lambda i: layer.inputs[key] @ layer.weights[i % layer.count][key].T, 2 * layer.count)
+                found = gpu.time_graph(
+                    lambda i: layer.inputs[key] @ layer.weights[i % layer.count][key].T, 2 * layer.count
+                )
                 record(line | {"subject": "library product", "product": key, **found})
                 total += found["median"]
             text.append(f"its products alone {total:.2f}")

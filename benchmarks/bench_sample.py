@@ -13,8 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path += [str(ROOT / "benchmarks"), str(ROOT / "kernels")]
 
 import gpu
-from nanofn_kernels.reference.sample import kept
-from nanofn_kernels.reference.sample import sample as reference
+from nanofn_kernels.reference.sample import kept, sample as reference
 from nanofn_kernels.sample import sample_into
 
 VOCAB_SIZE = 151_936
@@ -49,7 +48,9 @@ def main() -> None:
         for name, values in FILTERS.items():
             temperature = torch.full((num_rows,), 0.0 if name == "greedy" else 1.0, device="cuda")
             types = {"top_k": torch.int32, "top_p": torch.float32, "min_p": torch.float32}
-            filters = {key: torch.full((num_rows,), value, dtype=types[key], device="cuda") for key, value in values.items()}
+            filters = {
+                key: torch.full((num_rows,), value, dtype=types[key], device="cuda") for key, value in values.items()
+            }
 
             def run(i: int) -> None:
                 source = logits[i % len(logits)]
@@ -61,7 +62,14 @@ def main() -> None:
             num_kept = kept(logits[0], temperature, *(filters.get(key) for key in types)).sum(1).float().mean().item() if filters else VOCAB_SIZE  # fmt: skip
             found = gpu.time_graph(run, min(4 * len(logits), 32))
             limit = num_rows * VOCAB_SIZE * dtype.itemsize / limits["read_gb_per_s"] / 1e3
-            line = {"dtype": str(dtype), "spread": spread, "rows": num_rows, "filter": name, "equal": equal, "kept": num_kept}
+            line = {
+                "dtype": str(dtype),
+                "spread": spread,
+                "rows": num_rows,
+                "filter": name,
+                "equal": equal,
+                "kept": num_kept,
+            }
             gpu.record(options.out, base | line | {"limit": limit, **found})
             print(f"{dtype} x{spread} {num_rows:4} {name:32} {found['median']:8.1f} us, limit {limit:5.1f}, kept {num_kept:8.0f}, equal {equal:.3f}", flush=True)  # fmt: skip
 

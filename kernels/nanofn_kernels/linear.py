@@ -4,8 +4,9 @@ import torch
 from torch import Tensor
 
 from nanofn_kernels import linear_held, linear_row, linear_tile
-from nanofn_kernels._dispatch import FLOATS, INTERPRETED, cdiv, check_tensor, define_op, jit, tl
+from nanofn_kernels._dispatch import FLOATS, INTERPRETED, check_tensor, define_op
 from nanofn_kernels.errors import ShapeError
+from nanofn_kernels.linear_library import library_product
 from nanofn_kernels.linear_plan import (
     LIBRARY,
     Launch,
@@ -16,8 +17,7 @@ from nanofn_kernels.linear_plan import (
     row_launch,
     tile_launch,
 )
-from nanofn_kernels.reference.linear import linear as _reference
-from nanofn_kernels.reference.linear import linear_norm as _reference_norm
+from nanofn_kernels.reference.linear import linear as _reference, linear_norm as _reference_norm
 
 __all__ = ["choose", "launch_linear", "linear", "linear_norm"]
 
@@ -47,35 +47,6 @@ def choose(
         return LIBRARY
     held = held_launch(num_rows, *shape)
     return held if linear_held.fits(x, weight, held) else tile_launch(num_rows, *shape, x.dtype)
-
-
-@jit
-def _gate_kernel(out_ptr, product_ptr, num_outputs, BLOCK: tl.constexpr, PDL: tl.constexpr):
-    """out = silu(gate) * up.
-
-    Program (i, j) does BLOCK outputs of row i. Traffic: 3 * element_bytes an output.
-    """
-    if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
-    row = tl.program_id(0).to(tl.int64)
-    output = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    mask = output < num_outputs
-    gate = tl.load(product_ptr + row * 2 * num_outputs + output, mask=mask, other=0.0).to(tl.float32)
-    up = tl.load(product_ptr + (row * 2 + 1) * num_outputs + output, mask=mask, other=0.0).to(tl.float32)
-    y = gate / (1.0 + tl.exp(-gate)) * up
-    tl.store(out_ptr + row * num_outputs + output, y.to(out_ptr.dtype.element_ty), mask=mask)
-
-
-def _library(out: Tensor, x: Tensor, weight: Tensor, residual: Tensor | None, is_gated: bool) -> None:
-    if residual is not None:
-        torch.addmm(residual, x, weight.T, out=out)
-    elif not is_gated:
-        torch.mm(x, weight.T, out=out)
-    else:
-        product = x @ weight.T
-        grid = (out.shape[0], cdiv(out.shape[1], 1024))
-        _gate_kernel[grid](out, product, out.shape[1], BLOCK=1024, PDL=not INTERPRETED, num_warps=4)
 
 
 def launch_linear(
@@ -112,7 +83,7 @@ def launch_linear(
     """
     num_rows, num_outputs = x.shape[0], weight.shape[0] // (2 if is_gated else 1)
     out = torch.empty((num_rows, num_outputs), dtype=x.dtype, device=x.device)
-    ahead = torch.empty_like(out) if next_norm_weight is not None else None
+    ahead = None if next_norm_weight is None else torch.empty_like(out)
     if num_rows == 0:
         return out, ahead
     if isinstance(launch, linear_row.RowLaunch):
@@ -123,19 +94,44 @@ def launch_linear(
         elif norm_weight is not None:
             x, launch_pdl = linear_tile.norm_rows(x, norm_weight, eps, launch_pdl), True
         if isinstance(launch, Library):
-            _library(out, x, weight, residual, is_gated)
+            library_product(out, x, weight, residual, is_gated)
         else:
-            product = linear_held.held_product if isinstance(launch, linear_held.HeldLaunch) else linear_tile.tile_product
-            if launch.splits == 1:
-                product(out, x, weight, bias, residual, num_outputs, is_gated, launch, launch_pdl)
-            else:
-                parts = torch.empty((launch.splits, num_rows, num_outputs), dtype=torch.float32, device=x.device)
-                product(parts, x, weight, None, None, num_outputs, is_gated, launch, launch_pdl)
-                linear_tile.sum_splits(out, ahead, parts, bias, residual, next_norm_weight, eps)
+            splits = launch.splits
+            target = out if splits == 1 else x.new_empty((splits, num_rows, num_outputs), dtype=torch.float32)
+            _split_product(
+                target,
+                x,
+                weight,
+                bias if splits == 1 else None,
+                residual if splits == 1 else None,
+                is_gated=is_gated,
+                launch=launch,
+                launch_pdl=launch_pdl,
+            )
+            if splits > 1:
+                linear_tile.sum_splits(out, ahead, target, bias, residual, next_norm_weight, eps)
                 return out, ahead
-    if ahead is not None:
+    if next_norm_weight is not None:
         ahead = linear_tile.norm_rows(out, next_norm_weight, eps, launch_pdl=not isinstance(launch, Library))
     return out, ahead
+
+
+def _split_product(
+    target: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    *,
+    is_gated: bool,
+    launch: linear_held.HeldLaunch | linear_tile.TileLaunch,
+    launch_pdl: bool,
+) -> None:
+    num_outputs = target.shape[-1]
+    if isinstance(launch, linear_held.HeldLaunch):
+        linear_held.held_product(target, x, weight, bias, residual, num_outputs, is_gated, launch, launch_pdl)
+    else:
+        linear_tile.tile_product(target, x, weight, bias, residual, num_outputs, is_gated, launch, launch_pdl)
 
 
 def _check(

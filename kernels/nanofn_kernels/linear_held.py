@@ -69,7 +69,9 @@ def _fetch_weight(weight_desc, full, slots, slot, output, column, BYTES: gl.cons
 
 
 @_jit
-def _await(weight_full, x_full, t, HELD: gl.constexpr, STAGED: gl.constexpr, PENDING: gl.constexpr, X_BY_TMA: gl.constexpr):
+def _await(
+    weight_full, x_full, t, HELD: gl.constexpr, STAGED: gl.constexpr, PENDING: gl.constexpr, X_BY_TMA: gl.constexpr
+):
     mbarrier.wait(weight_full.index(t % HELD), (t // HELD) & 1)
     if X_BY_TMA:
         mbarrier.wait(x_full.index(t % STAGED), (t // STAGED) & 1)
@@ -193,14 +195,18 @@ def _held_kernel(
         up = gl.convert_layout(up, half)
         if BIAS:
             gate += gl.load(bias_ptr + outputs, mask=outputs < num_outputs, other=0.0).to(gl.float32)[None, :]
-            up += gl.load(bias_ptr + num_outputs + outputs, mask=outputs < num_outputs, other=0.0).to(gl.float32)[None, :]
+            up += gl.load(bias_ptr + num_outputs + outputs, mask=outputs < num_outputs, other=0.0).to(gl.float32)[
+                None, :
+            ]
         y = gate / (1.0 + gl.exp(-gate)) * up
     else:
         y = acc
         if BIAS:
             y += gl.load(bias_ptr + outputs, mask=outputs < num_outputs, other=0.0).to(gl.float32)[None, :]
     if RESIDUAL:
-        y += gl.load(residual_ptr + rows.to(gl.int64) * residual_stride + outputs[None, :], mask=mask, other=0.0).to(gl.float32)
+        y += gl.load(residual_ptr + rows.to(gl.int64) * residual_stride + outputs[None, :], mask=mask, other=0.0).to(
+            gl.float32
+        )
     place = gl.program_id(2).to(gl.int64) * num_rows + rows
     gl.store(out_ptr + place * out_stride + outputs[None, :], y.to(out_ptr.dtype.element_ty), mask=mask)
 

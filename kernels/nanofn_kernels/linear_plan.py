@@ -51,16 +51,8 @@ MANY: dict[Shape, HeldLaunch] = {
 }
 """Launches for more rows."""
 
-LIBRARY_AT_LEAST: dict[Shape, int] = {
-    (4096, 6144, False): 2,
-    (4096, 4096, False): 65,
-    (4096, 12288, True): 2,
-    (12288, 4096, False): 65,
-}
-"""From how many rows on the library is faster. Other shapes of at least `LARGE` elements: from 2."""
-
 LARGE = 16_000_000
-"""Elements of a weight from which on a product is long enough for the library."""
+"""Elements of a weight from which on a product of several rows is long enough for the library."""
 
 PROGRAMS = 128
 """Programs that a small product should have: nearly one for each of 132 multiprocessors."""
@@ -70,7 +62,12 @@ def num_splits(in_features: int, num_outputs: int, is_gated: bool) -> int:
     """Choose how many programs share the columns: a function of the weight alone, so that bits do not depend on the batch."""
     splits = 1
     programs = -(-num_outputs // 32)
-    while not is_gated and programs * splits * 2 <= PROGRAMS * 5 // 4 and in_features % (splits * 2 * 128) == 0 and splits < 8:
+    while (
+        not is_gated
+        and programs * splits * 2 <= PROGRAMS * 5 // 4
+        and in_features % (splits * 2 * 128) == 0
+        and splits < 8
+    ):
         splits *= 2
     return splits
 
@@ -108,9 +105,7 @@ def tile_launch(num_rows: int, in_features: int, num_outputs: int, is_gated: boo
 
 def prefers_library(num_rows: int, in_features: int, num_outputs: int, is_gated: bool) -> bool:
     """Say whether the library's product is the fastest one, where bits may depend on the batch."""
-    shape = (in_features, num_outputs, is_gated)
-    default = 2 if in_features * num_outputs * (2 if is_gated else 1) >= LARGE else 1 << 30
-    return num_rows >= LIBRARY_AT_LEAST.get(shape, default)
+    return num_rows > 1 and in_features * num_outputs * (2 if is_gated else 1) >= LARGE
 
 
 def norms_ahead(num_rows: int, batch_invariant: bool) -> bool:

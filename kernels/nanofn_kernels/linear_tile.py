@@ -154,8 +154,8 @@ def _sum_kernel(
     parts = ()
     for s in tl.static_range(SPLITS):
         parts += (tl.load(parts_ptr + (s * num_rows + row) * num_outputs + output, mask=mask, other=0.0),)
-    y = parts[0]
-    for s in tl.static_range(1, SPLITS):
+    y = tl.zeros([BLOCK], tl.float32)
+    for s in tl.static_range(SPLITS):
         y += parts[s]
     if BIAS:
         y += tl.load(bias_ptr + output, mask=mask, other=0.0).to(tl.float32)

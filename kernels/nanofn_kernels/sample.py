@@ -3,14 +3,12 @@
 import torch
 from torch import Tensor
 
-from nanofn_kernels._dispatch import FLOATS, INTERPRETED, cdiv, check_tensor, define_op, next_power_of_2
+from nanofn_kernels._dispatch import FLOATS, check_tensor, define_op
 from nanofn_kernels.errors import ShapeError
-from nanofn_kernels.reference.noise import SAMPLING_DOMAIN
-from nanofn_kernels.reference.sample import GREEDY_BELOW
-from nanofn_kernels.reference.sample import sample_into as _reference
+from nanofn_kernels.reference.sample import GREEDY_BELOW, sample_into as _reference
 from nanofn_kernels.sample_few import launch_few
 from nanofn_kernels.sample_filter import launch_filter
-from nanofn_kernels.sample_pick import PICK_BLOCK, _merge_kernel, _pick_kernel
+from nanofn_kernels.sample_pick import launch_pick
 
 __all__ = ["GREEDY_BELOW", "sample", "sample_into"]
 
@@ -21,9 +19,6 @@ INTEGERS = (torch.int32, torch.int64)
 
 KEY_SHIFT = {torch.bfloat16: 16, torch.float16: 13, torch.float32: 0}
 """Low bits of a float32 that are zero in every value of a type."""
-
-PROGRAMS = 2048
-"""How many programs the pick should have: chunks of the vocabulary shrink until it has them."""
 
 
 def _check(
@@ -109,28 +104,17 @@ def sample_into(
         section 3.1. Min-p: Nguyen et al. 2024, arXiv:2407.01082, section 3. The search by pivots is ours; others: Qrita,
         arXiv:2602.01518.
     """
-    num_rows, vocab_size = logits.shape
-    if num_rows == 0:
+    if logits.shape[0] == 0:
         return
-    device, pdl = logits.device, not INTERPRETED
-    options = {"launch_pdl": True} if launch_pdl else {}
-    bounds, state = None, None
+    bounds = state = None
     if top_k is not None or top_p is not None or min_p is not None:
         filters = (temperature, top_k, top_p, min_p)
         shift = KEY_SHIFT[logits.dtype]
         few = launch_few(token_ids, is_undefined, logits, *filters, seed, position, child, is_valid, shift, launch_pdl)
-        state = few.state
-        bounds = launch_filter(few, logits, *filters, shift)
-        options = {"launch_pdl": True}
-    blocks = cdiv(vocab_size, PICK_BLOCK)
-    num_chunks = min(blocks, max(1, cdiv(PROGRAMS, num_rows)))
-    chunk = cdiv(blocks, num_chunks) * PICK_BLOCK
-    num_chunks = cdiv(vocab_size, chunk)
-    scores = torch.empty((num_rows, num_chunks), dtype=torch.float32, device=device)
-    ids = torch.empty((num_rows, num_chunks), dtype=torch.int32, device=device)
-    _pick_kernel[(num_rows, num_chunks)](
-        scores,
-        ids,
+        bounds, state, launch_pdl = launch_filter(few, logits, *filters, shift), few.state, True
+    launch_pick(
+        token_ids,
+        is_undefined,
         logits,
         temperature,
         seed,
@@ -139,33 +123,7 @@ def sample_into(
         is_valid,
         bounds,
         state,
-        vocab_size,
-        logits.stride(0),
-        chunk,
-        GREEDY_BELOW=GREEDY_BELOW,
-        DOMAIN=SAMPLING_DOMAIN,
-        BLOCK=PICK_BLOCK,
-        VALID=is_valid is not None,
-        FILTERED=bounds is not None,
-        FAST=pdl,
-        PDL=pdl,
-        num_warps=4,
-        **options,
-    )
-    _merge_kernel[(num_rows,)](
-        token_ids,
-        is_undefined,
-        scores,
-        ids,
-        is_valid,
-        state,
-        num_chunks,
-        CHUNKS=next_power_of_2(num_chunks),
-        VALID=is_valid is not None,
-        FILTERED=state is not None,
-        PDL=pdl,
-        num_warps=1,
-        **{"launch_pdl": True},
+        launch_pdl=launch_pdl,
     )
 
 

@@ -74,12 +74,14 @@ def _mass_kernel(
     if VALID:
         if tl.load(valid_ptr + row) == 0:
             return
-    inverse, k, p, floor = _filters(
+    inverse, k, p, _ = _filters(
         row, vocab_size, temperature_ptr, top_k_ptr, top_p_ptr, top_p_ptr, GREEDY_BELOW, TOP_K, True, False
     )
     if (k == 0) & (p < 1.0):
         token = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK // 8)[:, None] * 8 + tl.arange(0, 8)[None, :]
-        x = tl.load(logits_ptr + row * logits_stride + token, mask=token < vocab_size, other=float("-inf")).to(tl.float32)
+        x = tl.load(logits_ptr + row * logits_stride + token, mask=token < vocab_size, other=float("-inf")).to(
+            tl.float32
+        )
         top = tl.max(tl.max(x, 1), 0)
         base = tl.where(top > float("-inf"), top, 0.0)
         place = row * tl.num_programs(1) + tl.program_id(1)
@@ -118,7 +120,7 @@ def _bound_kernel(
         return
     # Pieces of 64 neighbours, evenly spread: the ids of a vocabulary are not in random order.
     piece = tl.arange(0, SAMPLE // 8)
-    spacing = vocab_size // (SAMPLE // 64)
+    spacing = tl.where(vocab_size > SAMPLE, vocab_size // (SAMPLE // 64), 64)
     places = ((piece // 8) * spacing + (piece % 8) * 8)[:, None] + tl.arange(0, 8)[None, :]
     x = tl.load(logits_ptr + row * logits_stride + places, mask=places < vocab_size, other=float("-inf")).to(tl.float32)
     keys = key_of(x, SHIFT)
@@ -149,7 +151,8 @@ def _bound_kernel(
                 base = tl.where(peak > float("-inf"), peak, 0.0)
                 mass = tl.sum(sums * tl.exp((tops - base) * inverse), 0)
                 tl.store(mass_ptr + row, mass)
-                # The head may have no one in the sample, but the tail is well sampled: what is not kept is measured.
+                # The head may have no one in the sample, but the tail is well sampled: what is not kept is measured,
+                # less two and a half standard deviations, and half of it where it is a handful of the sample.
                 weights = weight_of(x, base, inverse, True)
                 wanted = (1.0 - p) * mass * share
                 for step in tl.static_range(2):
@@ -162,7 +165,7 @@ def _bound_kernel(
                         high = tl.where(is_low, high, middle)
                     weight = weight_of(value_of(high, SHIFT), base, inverse, True)
                     if step == 0:
-                        wanted = tl.maximum(wanted - 4.0 * tl.sqrt(wanted * weight) - 4.0 * weight, 0.0)
+                        wanted = tl.maximum(wanted - 2.5 * tl.sqrt(wanted * weight) - 0.5 * weight, 0.5 * wanted)
                 bound = value_of(low, SHIFT)
         if (k == 0) & (p >= 1.0):
             # The sample's largest logit is at most the row's.
@@ -208,15 +211,20 @@ def _gather_kernel(
 
 
 @jit
-def _prefix(keys, ids, weights, low, high, target, vocab_size):
-    """Which elements are in the shortest prefix by (key falling, id rising) whose integer weight reaches a target."""
+def _prefix(x, ids, weights, low, high, target, vocab_size, SHIFT: tl.constexpr):
+    """The last x and id of the shortest prefix by (x falling, id rising) whose integer weight reaches a target.
+
+    The last x has its key in (low, high].
+    """
     while low + 1 < high:
         middle = (low >> 1) + (high >> 1) + (low & high & 1)
-        is_low = tl.sum(tl.sum(tl.where(keys > middle, weights, 0).to(tl.int64), 1), 0) >= target
+        above = tl.where(x > value_of(middle, SHIFT), weights, 0).to(tl.int64)
+        is_low = tl.sum(tl.sum(above, 1), 0) >= target
         low = tl.where(is_low, middle, low)
         high = tl.where(is_low, high, middle)
-    is_tie = keys == high
-    missing = target - tl.sum(tl.sum(tl.where(keys > high, weights, 0).to(tl.int64), 1), 0)
+    end = value_of(high, SHIFT)
+    is_tie = x == end
+    missing = target - tl.sum(tl.sum(tl.where(x > end, weights, 0).to(tl.int64), 1), 0)
     # The fewest of the ties, lower ids first, that make up what is missing.
     first = -1
     last = vocab_size - 1
@@ -226,7 +234,12 @@ def _prefix(keys, ids, weights, low, high, target, vocab_size):
             reached = tl.sum(tl.sum(tl.where(is_tie & (ids <= middle), weights, 0).to(tl.int64), 1), 0) >= missing
             last = tl.where(reached, middle, last)
             first = tl.where(reached, first, middle)
-    return (keys > high) | (is_tie & (ids <= last))
+    return end, last
+
+
+@jit
+def _is_in(x, ids, end, last):
+    return (x > end) | ((x == end) & (ids <= last))
 
 
 @jit
@@ -240,29 +253,34 @@ def _decide(
     is_known = slot < size
     x = tl.load(gathered + slot, mask=is_known, other=float("-inf"))
     ids = tl.load(gathered_ids + slot, mask=is_known, other=NO_ID)
-    keys = key_of(x, SHIFT)
     peak = tl.max(tl.max(x, 1), 0)
     low = key_of(inverse * 0.0 + float("-inf"), SHIFT)
     high = key_of(peak, SHIFT)
-    is_kept = is_known
     is_found = size > 0
+    k_end = inverse * 0.0 + float("-inf")
+    k_last = vocab_size
+    p_end = k_end
+    p_last = vocab_size
     if TOP_K:
         if k > 0:
             is_found &= size >= k
-            is_kept = _prefix(keys, ids, is_known.to(tl.int32), low, high, k.to(tl.int64), vocab_size)
+            # Every id weighs k. With 1 the compiler counts bits, and packs them through local memory.
+            k_end, k_last = _prefix(
+                x, ids, tl.where(is_known, k, 0), low, high, k.to(tl.int64) * k, vocab_size, SHIFT
+            )  # fmt: skip
     if TOP_P:
         if (p < 1.0) & is_found:
             weights = (weight_of(x, peak, inverse, True) * UNIT).to(tl.int32)
-            weights = tl.where(is_kept, tl.maximum(weights, 1), 0)
+            weights = tl.where(is_known & _is_in(x, ids, k_end, k_last), tl.maximum(weights, 1), 0)
             there = tl.sum(tl.sum(weights.to(tl.int64), 1), 0)
             total = tl.where(k > 0, there.to(tl.float32), mass * UNIT)
             target = tl.maximum((p * total).to(tl.int64), 1)
             is_found &= there >= target
-            is_kept = is_kept & _prefix(keys, ids, weights, low, high, target, vocab_size)
+            p_end, p_last = _prefix(x, ids, weights, low, high, target, vocab_size, SHIFT)
+    is_kept = is_known & _is_in(x, ids, k_end, k_last) & _is_in(x, ids, p_end, p_last)
     if MIN_P:
-        is_kept = is_kept & ((x - peak) * inverse >= floor)
-    word = noise_word(ids, seed, position, child, domain)
-    score = tl.where(is_kept, x * inverse + gumbel(word, FAST), float("-inf"))
+        is_kept &= (x - peak) * inverse >= floor
+    score = tl.where(is_kept, x * inverse + gumbel(noise_word(ids, seed, position, child, domain), FAST), float("-inf"))
     best = tl.max(tl.max(score, 1), 0)
     best_id = tl.min(tl.min(tl.where(score == best, ids, NO_ID), 1), 0)
     return best, best_id, is_found
@@ -272,12 +290,14 @@ def _decide(
 def _decide_kernel(
     token_ids_ptr, undefined_ptr, state_ptr, gathered_ptr, gathered_ids_ptr, count_ptr, bad_ptr, mass_ptr, temperature_ptr,
     top_k_ptr, top_p_ptr, min_p_ptr, seed_ptr, position_ptr, child_ptr, vocab_size,
-    GREEDY_BELOW: tl.constexpr, DOMAIN: tl.constexpr, SHIFT: tl.constexpr, CAPACITY: tl.constexpr, SMALL: tl.constexpr,
-    TOP_K: tl.constexpr, TOP_P: tl.constexpr, MIN_P: tl.constexpr, FAST: tl.constexpr, PDL: tl.constexpr,
+    GREEDY_BELOW: tl.constexpr, DOMAIN: tl.constexpr, SHIFT: tl.constexpr, CAPACITY: tl.constexpr, ROOM: tl.constexpr,
+    IS_LAST: tl.constexpr, TOP_K: tl.constexpr, TOP_P: tl.constexpr, MIN_P: tl.constexpr, FAST: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """token_id = id of the best kept score, or state = 2 where what is kept was not all gathered.
 
-    Program i does row i. Traffic: 8 bytes a gathered id.
+    Program i does row i if it gathered at most CAPACITY ids; if not, it leaves the row to a larger launch, or IS_LAST to
+    another kernel. Traffic: 8 bytes a gathered id.
     """
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
@@ -287,6 +307,7 @@ def _decide_kernel(
         return
     size = tl.load(count_ptr + row)
     is_bad = tl.load(bad_ptr + row) > 0
+    is_mine = (size <= CAPACITY) | is_bad
     inverse, k, p, floor = _filters(
         row, vocab_size, temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr, GREEDY_BELOW, TOP_K, TOP_P, MIN_P
     )
@@ -297,27 +318,20 @@ def _decide_kernel(
     seed = tl.load(seed_ptr + row)
     position = tl.load(position_ptr + row)
     child = tl.load(child_ptr + row)
-    gathered = gathered_ptr + row * CAPACITY
-    gathered_ids = gathered_ids_ptr + row * CAPACITY
     best = inverse * 0.0
     best_id = size * 0
     is_found = is_bad
-    if (size <= CAPACITY) & (is_bad == 0):
-        if size <= SMALL:
-            best, best_id, is_found = _decide(
-                gathered, gathered_ids, size, mass, inverse, k, p, floor, seed, position, child, domain, vocab_size,
-                SHIFT, SMALL, TOP_K, TOP_P, MIN_P, FAST,
-            )  # fmt: skip
-        else:
-            best, best_id, is_found = _decide(
-                gathered, gathered_ids, size, mass, inverse, k, p, floor, seed, position, child, domain, vocab_size,
-                SHIFT, CAPACITY, TOP_K, TOP_P, MIN_P, FAST,
-            )  # fmt: skip
+    if is_mine & (is_bad == 0):
+        best, best_id, is_found = _decide(
+            gathered_ptr + row * ROOM, gathered_ids_ptr + row * ROOM, size, mass, inverse, k, p, floor, seed, position, child,
+            domain, vocab_size, SHIFT, CAPACITY, TOP_K, TOP_P, MIN_P, FAST,
+        )  # fmt: skip
     if is_found:
         is_undefined = is_bad | (best == float("-inf")) | (best == float("inf"))
         tl.store(token_ids_ptr + row, tl.where(is_undefined, 0, best_id))
         tl.store(undefined_ptr + row, is_undefined)
-    tl.store(state_ptr + row, tl.where(is_found, 1, 2))
+    if is_mine | IS_LAST:
+        tl.store(state_ptr + row, tl.where(is_found, 1, 2))
 
 
 def launch_few(
@@ -362,10 +376,11 @@ def launch_few(
         gathered, gathered_ids, count, bad, state, bound, logits, vocab_size, stride,
         CAPACITY=CAPACITY, BLOCK=CHUNK, PDL=not INTERPRETED, num_warps=8, launch_pdl=True,
     )  # fmt: skip
-    _decide_kernel[(num_rows,)](
-        token_ids, is_undefined, state, gathered, gathered_ids, count, bad, mass, temperature, top_k, top_p, min_p, seed,
-        position, child, vocab_size,
-        GREEDY_BELOW=GREEDY_BELOW, DOMAIN=SAMPLING_DOMAIN, SHIFT=shift, CAPACITY=CAPACITY, SMALL=SMALL_CAPACITY,
-        FAST=not INTERPRETED, num_warps=16, launch_pdl=True, **all_flags,
-    )  # fmt: skip
+    for capacity, num_warps in ((SMALL_CAPACITY, 4), (CAPACITY, 16)):
+        _decide_kernel[(num_rows,)](
+            token_ids, is_undefined, state, gathered, gathered_ids, count, bad, mass, temperature, top_k, top_p, min_p, seed,
+            position, child, vocab_size,
+            GREEDY_BELOW=GREEDY_BELOW, DOMAIN=SAMPLING_DOMAIN, SHIFT=shift, CAPACITY=capacity, ROOM=CAPACITY,
+            IS_LAST=capacity == CAPACITY, FAST=not INTERPRETED, num_warps=num_warps, launch_pdl=True, **all_flags,
+        )  # fmt: skip
     return Few(state, gathered, gathered_ids)

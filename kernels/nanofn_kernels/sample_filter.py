@@ -119,7 +119,9 @@ def _above(logits, vocab_size, v0, v1, v2, v3, peak, inverse, BY_MASS: tl.conste
 
 
 @jit
-def _gather(gathered, gathered_ids, logits, vocab_size, low_value, high_value, GATHERED: tl.constexpr, BLOCK: tl.constexpr):
+def _gather(
+    gathered, gathered_ids, logits, vocab_size, low_value, high_value, GATHERED: tl.constexpr, BLOCK: tl.constexpr
+):
     """Store the logits in (low_value, high_value] and their ids, in the order of ids; return how many there are."""
     size = 0
     line = tl.arange(0, BLOCK // 8)[:, None] * 8 + tl.arange(0, 8)[None, :]
@@ -153,7 +155,19 @@ def _narrow(low, high, base, key, above, target, KEEP_HIGH: tl.constexpr):
 
 
 @jit
-def _search(gathered, size, low, high, base, target, peak, inverse, BY_MASS: tl.constexpr, SHIFT: tl.constexpr, GATHERED: tl.constexpr):
+def _search(
+    gathered,
+    size,
+    low,
+    high,
+    base,
+    target,
+    peak,
+    inverse,
+    BY_MASS: tl.constexpr,
+    SHIFT: tl.constexpr,
+    GATHERED: tl.constexpr,
+):
     """Find the end among gathered logits: its key, and the weight before it."""
     line = tl.arange(0, GATHERED // 8)[:, None] * 8 + tl.arange(0, 8)[None, :]
     x = tl.load(gathered + line, mask=line < size, other=float("-inf"))
@@ -165,7 +179,9 @@ def _search(gathered, size, low, high, base, target, peak, inverse, BY_MASS: tl.
 
 
 @jit
-def _last(ptr, size, end, before, target, peak, inverse, BY_MASS: tl.constexpr, SHIFT: tl.constexpr, BLOCK: tl.constexpr):
+def _last(
+    ptr, size, end, before, target, peak, inverse, BY_MASS: tl.constexpr, SHIFT: tl.constexpr, BLOCK: tl.constexpr
+):
     """The place of the last kept number with the end's value."""
     value = value_of(end, SHIFT)
     rank = tl.ceil((target - before) / weight_of(value, peak, inverse, BY_MASS))
@@ -214,7 +230,9 @@ def _cut(
             low, high, base = _narrow(low, high, base, k1, a1, target, False)
             low, high, base = _narrow(low, high, base, k2, a2, target, False)
             low, high, base = _narrow(low, high, base, k3, a3, target, False)
-    size = _gather(gathered, gathered_ids, logits, vocab_size, value_of(low, SHIFT), value_of(high, SHIFT), GATHERED, BLOCK)
+    size = _gather(
+        gathered, gathered_ids, logits, vocab_size, value_of(low, SHIFT), value_of(high, SHIFT), GATHERED, BLOCK
+    )
     while (size > GATHERED) & (low + 1 < high):
         width = high.to(tl.int64) - low
         k0 = (low + width * 4 // 5).to(tl.int32)
@@ -229,7 +247,9 @@ def _cut(
         low, high, base = _narrow(low, high, base, k1, a1, target, False)
         low, high, base = _narrow(low, high, base, k2, a2, target, False)
         low, high, base = _narrow(low, high, base, k3, a3, target, False)
-        size = _gather(gathered, gathered_ids, logits, vocab_size, value_of(low, SHIFT), value_of(high, SHIFT), GATHERED, BLOCK)
+        size = _gather(
+            gathered, gathered_ids, logits, vocab_size, value_of(low, SHIFT), value_of(high, SHIFT), GATHERED, BLOCK
+        )
     end = high
     if size <= GATHERED:
         end, before = _search(gathered, size, low, high, base, target, peak, inverse, BY_MASS, SHIFT, GATHERED)
@@ -293,7 +313,7 @@ def _filter_kernel(
         if has_k:
             is_small = k <= SMALL
             end, last_id, size, low, base = _cut(
-                gathered, gathered_ids, logits, vocab_size, k.to(tl.float32), vocab_size.to(tl.float32), peak, inverse, is_small,
+                gathered, gathered_ids, logits, vocab_size, tl.cast(k, tl.float32), tl.cast(vocab_size, tl.float32), peak, inverse, is_small,
                 False, SHIFT, GATHERED, BLOCK,
             )  # fmt: skip
             bound = value_of(end, SHIFT)
@@ -310,13 +330,17 @@ def _filter_kernel(
                 is_kept = (spot < size) & ((x > bound) | ((x == bound) & (ids <= last_id)))
                 left = tl.sum(tl.sum(tl.where(is_kept, weight_of(x, peak, inverse, True), 0.0), 1), 0)
                 target = tl.maximum(p, 0.0) * left + 1.2e-38
-                end, before = _search(gathered, size, low, key_of(peak, SHIFT), 0.0, target, peak, inverse, True, SHIFT, GATHERED)
+                end, before = _search(
+                    gathered, size, low, key_of(peak, SHIFT), 0.0, target, peak, inverse, True, SHIFT, GATHERED
+                )
                 place = _last(gathered, size, end, before, target, peak, inverse, True, SHIFT, GATHERED)
                 last_id = tl.load(gathered_ids + place)
             else:
                 sums = tl.zeros([BLOCK // 8], tl.float32)
                 for first in tl.range(0, vocab_size, BLOCK, num_stages=STAGES):
-                    x = tl.load(logits + first + line, mask=first + line < vocab_size, other=float("-inf")).to(tl.float32)
+                    x = tl.load(logits + first + line, mask=first + line < vocab_size, other=float("-inf")).to(
+                        tl.float32
+                    )
                     is_kept = (x > bound) | ((x == bound) & (first + line <= last_id))
                     sums += tl.sum(tl.where(is_kept, weight_of(x, peak, inverse, True), 0.0), 1)
                 left = tl.sum(sums, 0)
@@ -336,7 +360,13 @@ def _filter_kernel(
 
 
 def launch_filter(
-    few: Few, logits: Tensor, temperature: Tensor, top_k: Tensor | None, top_p: Tensor | None, min_p: Tensor | None, shift: int
+    few: Few,
+    logits: Tensor,
+    temperature: Tensor,
+    top_k: Tensor | None,
+    top_p: Tensor | None,
+    min_p: Tensor | None,
+    shift: int,
 ) -> Tensor:
     """Find the bounds of the rows that `few` left; return them, [num_rows, 4] fp32. Mutates few's scratch."""
     num_rows, vocab_size = logits.shape

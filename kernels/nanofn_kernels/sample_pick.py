@@ -1,9 +1,17 @@
 """One pass over the logits: the best score of every row, with Gumbel noise that is a function of (seed, position, child, id)."""
 
-from nanofn_kernels._dispatch import jit, tl
+import torch
+from torch import Tensor
 
-PICK_BLOCK = 2048
+from nanofn_kernels._dispatch import INTERPRETED, cdiv, jit, next_power_of_2, tl
+from nanofn_kernels.reference.noise import SAMPLING_DOMAIN
+from nanofn_kernels.reference.sample import GREEDY_BELOW
+
+BLOCK = 2048
 """Ids that a program looks at a step. Scores do not depend on it."""
+
+PROGRAMS = 2048
+"""How many programs the pick should have: chunks of the vocabulary shrink until it has them."""
 
 NO_ID = tl.constexpr(2147483647)
 
@@ -47,7 +55,9 @@ def noise_word(ids, seed, position, child, domain):
 def _log(x, FAST: tl.constexpr):
     """The natural logarithm; fast is the hardware's, 2^-22 absolute near 1 and relative elsewhere."""
     if FAST:
-        log2 = tl.inline_asm_elementwise("lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
+        log2 = tl.inline_asm_elementwise(
+            "lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+        )
         return log2 * 0.6931471805599453
     return tl.log(x)
 
@@ -165,3 +175,36 @@ def _merge_kernel(
     is_undefined = is_bad | (top == float("-inf")) | (top == float("inf"))
     tl.store(token_ids_ptr + row, tl.where(is_undefined, 0, token))
     tl.store(undefined_ptr + row, is_undefined)
+
+
+def launch_pick(
+    token_ids: Tensor,
+    is_undefined: Tensor,
+    logits: Tensor,
+    temperature: Tensor,
+    seed: Tensor,
+    position: Tensor,
+    child: Tensor,
+    is_valid: Tensor | None,
+    bounds: Tensor | None,
+    state: Tensor | None,
+    *,
+    launch_pdl: bool,
+) -> None:
+    """Sample the rows that are not padding and, with a state, not done. Mutates token_ids and is_undefined there."""
+    (num_rows, vocab_size), device = logits.shape, logits.device
+    blocks = cdiv(vocab_size, BLOCK)
+    chunk = cdiv(blocks, min(blocks, cdiv(PROGRAMS, num_rows))) * BLOCK
+    num_chunks = cdiv(vocab_size, chunk)
+    scores = torch.empty((num_rows, num_chunks), dtype=torch.float32, device=device)
+    ids = torch.empty((num_rows, num_chunks), dtype=torch.int32, device=device)
+    flags = {"VALID": is_valid is not None, "FILTERED": state is not None, "PDL": not INTERPRETED}
+    options = {"launch_pdl": True} if launch_pdl else {}
+    _pick_kernel[(num_rows, num_chunks)](
+        scores, ids, logits, temperature, seed, position, child, is_valid, bounds, state, vocab_size, logits.stride(0), chunk,
+        GREEDY_BELOW=GREEDY_BELOW, DOMAIN=SAMPLING_DOMAIN, BLOCK=BLOCK, FAST=not INTERPRETED, num_warps=4, **flags, **options,
+    )  # fmt: skip
+    _merge_kernel[(num_rows,)](
+        token_ids, is_undefined, scores, ids, is_valid, state, num_chunks,
+        CHUNKS=next_power_of_2(num_chunks), num_warps=1, launch_pdl=True, **flags,
+    )  # fmt: skip

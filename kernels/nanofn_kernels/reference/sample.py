@@ -54,9 +54,11 @@ def sample(
     scores = logits.to(torch.float32) * inverse
     is_undefined = ~torch.isfinite(scores.amax(dim=1))
     if bool(is_sampled.any()):
-        filters = [_active(top_k, top_k is not None and top_k > 0),
-                   _active(top_p, top_p is not None and top_p < 1),
-                   _active(min_p, min_p is not None and min_p > 0)]
+        filters = [
+            _active(top_k, top_k is not None and top_k > 0),
+            _active(top_p, top_p is not None and top_p < 1),
+            _active(min_p, min_p is not None and min_p > 0),
+        ]
         noisy = scores + gumbel_noise(seed, position, child, vocab_size)
         if any(values is not None for values in filters):
             noisy = noisy.masked_fill(~kept(logits, temperature, *filters), -torch.inf)

@@ -1,0 +1,247 @@
+"""The sampler against its reference, and the reference against plain definitions and float64."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+
+from nanofn_kernels.errors import DtypeError, ShapeError
+from nanofn_kernels.reference.noise import gumbel_noise
+from nanofn_kernels.reference.sample import kept, sample as reference
+from nanofn_kernels.sample import sample, sample_into
+from ops.paged import DEVICE
+
+F16, BF16, F32 = torch.float16, torch.bfloat16, torch.float32
+
+
+class Rows:
+    """Random logits with strided rows, and parameters of sampled rows."""
+
+    def __init__(self, rows: int, vocab_size: int, dtype: torch.dtype, *, spread: float = 3.0, seed: int = 0) -> None:
+        random = torch.Generator().manual_seed(seed)
+        self.logits = (
+            (torch.randn((rows, vocab_size + 3), generator=random) * spread).to(dtype).to(DEVICE)[:, :vocab_size]
+        )
+        self.temperature = (torch.rand(rows, generator=random) + 0.3).to(DEVICE)
+        self.seed = torch.randint(-(2**63), 2**63 - 1, (rows,), generator=random).to(DEVICE)
+        self.position = torch.randint(0, 2**31 - 1, (rows,), generator=random).to(DEVICE)
+        self.child = torch.randint(0, 8, (rows,), generator=random).to(DEVICE)
+
+    def arguments(self, rows: slice = slice(None)) -> tuple[torch.Tensor, ...]:
+        """What `sample` takes by position."""
+        return tuple(x[rows] for x in (self.logits, self.temperature, self.seed, self.position, self.child))
+
+
+def cycled(rows: int, values: list[float], dtype: torch.dtype) -> torch.Tensor:
+    """The values over and over, one a row."""
+    return torch.tensor([values[row % len(values)] for row in range(rows)], dtype=dtype, device=DEVICE)
+
+
+def filters(rows: int, k: list[int] | None, p: list[float] | None, m: list[float] | None) -> dict[str, torch.Tensor]:
+    """Filter arguments, one value a row."""
+    given_values = (("top_k", k, torch.int64), ("top_p", p, F32), ("min_p", m, F32))
+    return {name: cycled(rows, values, dtype) for name, values, dtype in given_values if values is not None}
+
+
+def check(rows: Rows, **options: torch.Tensor) -> None:
+    """The op equals its reference."""
+    ids, is_undefined = sample(*rows.arguments(), **options)
+    expected_ids, expected_undefined = reference(*rows.arguments(), **options)
+    assert ids.tolist() == expected_ids.tolist()
+    assert is_undefined.tolist() == expected_undefined.tolist()
+
+
+@settings(max_examples=6)
+@given(
+    vocab_size=st.sampled_from([1, 2, 5, 31, 2048, 2049, 5000]), dtype=st.sampled_from([F16, BF16, F32]),
+    greedy=st.booleans(), seed=st.integers(0, 9),
+)  # fmt: skip
+def test_unfiltered_rows_equal_the_reference(vocab_size: int, dtype: torch.dtype, greedy: bool, seed: int) -> None:
+    """Sampled rows beside greedy ones, around the block size."""
+    rows = Rows(3, vocab_size, dtype, seed=seed)
+    if greedy:
+        rows.temperature[1] = 9e-6
+    check(rows)
+
+
+@pytest.mark.parametrize("dtype", [F16, BF16, F32])
+@pytest.mark.parametrize(
+    ("k", "p", "m"),
+    [
+        ([1, 3, 50, 0, 10**9], None, None),
+        (None, [0.1, 0.9, 0.0, 1.0], None),
+        (None, None, [0.3, 0.0, 1.0, 0.01, -1.0]),
+        ([20, 400], [0.95, 0.3, 0.8], [0.0, 0.05]),
+    ],
+    ids=["top_k", "top_p", "min_p", "all"],
+)
+def test_filtered_rows_equal_the_reference(dtype: torch.dtype, k, p, m) -> None:
+    """Every way to switch a filter off, its extremes, and all together."""
+    rows = max(len(values) for values in (k, p, m) if values)
+    check(Rows(rows, 600, dtype), **filters(rows, k, p, m))
+
+
+@pytest.mark.parametrize(
+    ("vocab_size", "spread", "k", "p", "m"),
+    [
+        (9_000, 3.0, [50], None, None),
+        (8_300, 3.0, [2500], [0.9], None),
+        (9_000, 4.0, None, [0.9], None),
+        (8_300, 0.3, None, [0.999], None),
+        (8_300, 0.0, [3000], None, None),
+        (8_300, 1.0, None, None, [0.3]),
+    ],
+)
+def test_rows_longer_than_the_sample_equal_the_reference(vocab_size: int, spread: float, k, p, m) -> None:
+    """Few ids kept and many, ties without end, and k beyond what is decided among gathered ids."""
+    check(Rows(1, vocab_size, BF16, spread=spread), **filters(1, k, p, m))
+
+
+def test_many_draws_stay_among_the_kept() -> None:
+    """The ids of ten draws are kept ones, and equal the reference's: a wrong bound would show in some of them."""
+    rows = Rows(1, 200, BF16, spread=0.5)
+    rows.logits, rows.temperature = rows.logits.expand(10, -1), rows.temperature.expand(10).contiguous()
+    rows.seed, rows.child = rows.seed.expand(10).contiguous(), rows.child.expand(10).contiguous()
+    rows.position = torch.arange(10, device=DEVICE)
+    options = filters(10, None, [0.3], None)
+    check(rows, **options)
+    is_kept = kept(rows.logits, rows.temperature, None, options["top_p"], None)
+    ids, _ = sample(*rows.arguments(), **options)
+    assert is_kept.gather(1, ids.long().unsqueeze(1)).all()
+    assert len(set(ids.tolist())) > 2
+
+
+def test_greedy_takes_the_lowest_of_the_largest() -> None:
+    """Also when filters are on, which never change a greedy row."""
+    rows = Rows(2, 3000, F32)
+    rows.logits[:, [5, 2047, 2999]] = 40.0
+    rows.temperature[:] = 0
+    check(rows)
+    ids, _ = sample(*rows.arguments(), **filters(2, [1], [0.1], [0.9]))
+    assert ids.tolist() == [5, 5]
+
+
+def test_a_rows_token_does_not_depend_on_its_mates() -> None:
+    """Alone and among others, filtered and not."""
+    rows = Rows(4, 3000, BF16)
+    for options in ({}, filters(4, [30, 0], None, None)):
+        whole, _ = sample(*rows.arguments(), **options)
+        alone, _ = sample(*rows.arguments(slice(3, 4)), **{name: value[3:4] for name, value in options.items()})
+        assert alone.tolist() == whole[3:4].tolist()
+
+
+@pytest.mark.filterwarnings("ignore:invalid value encountered")  # numpy, where the interpreter meets infinities
+@pytest.mark.parametrize("options", [{}, {"k": [3]}], ids=["plain", "filtered"])
+def test_rows_without_a_distribution_are_flagged(options: dict) -> None:
+    """A NaN, an infinity or nothing but -inf gives id 0 and the flag; some -inf is fine; other rows are not touched."""
+    rows = Rows(6, 500, F32)
+    rows.logits[0, 499], rows.logits[1, 3] = float("nan"), float("inf")
+    rows.logits[2], rows.logits[3, 10:] = float("-inf"), float("-inf")
+    rows.logits[4, 7], rows.temperature[4] = float("nan"), 0.0
+    given_filters = filters(6, options.get("k"), None, None)
+    check(rows, **given_filters)
+    ids, is_undefined = sample(*rows.arguments(), **given_filters)
+    assert is_undefined.tolist() == [True, True, True, False, True, False]
+    assert int(ids[3]) < 10
+
+
+@pytest.mark.parametrize("filtered", [False, True])
+def test_padding_is_not_read_or_written(filtered: bool) -> None:
+    """NaN logits, wild parameters and the old contents of the outputs stay what they are."""
+    rows = Rows(3, 400, F32)
+    rows.logits[1], rows.temperature[1], rows.seed[1] = float("nan"), float("nan"), -1
+    is_valid = torch.tensor([True, False, True], device=DEVICE)
+    options = filters(3, [5], [0.9], [0.1]) if filtered else {}
+    ids = torch.full((3,), -77, dtype=torch.int32, device=DEVICE)
+    is_undefined = torch.ones(3, dtype=torch.bool, device=DEVICE)
+    sample_into(ids, is_undefined, *rows.arguments(), is_valid=is_valid, **options)
+    expected, _ = reference(*rows.arguments(), is_valid=is_valid, **options)
+    assert ids.tolist() == [int(expected[0]), -77, int(expected[2])]
+    assert is_undefined.tolist() == [False, True, False]
+    assert sample(*rows.arguments(), is_valid=is_valid)[0][1] == -1
+
+
+def plain_kept(logits: list[float], temperature: float, k: int, p: float, m: float) -> set[int]:
+    """What the filters keep, in plain Python from the definitions."""
+    order = sorted(range(len(logits)), key=lambda i: (-logits[i], i))
+    if 0 < k < len(logits):
+        order = order[:k]
+    weights = {i: math.exp((logits[i] - logits[order[0]]) / temperature) for i in order}
+    total, before, chosen = sum(weights.values()), 0.0, set()
+    for i in order:
+        if p >= 1 or before < p * total or not chosen:
+            chosen.add(i)
+        before += weights[i]
+    return {i for i in chosen if m <= 0 or weights[i] >= m or i == order[0]}
+
+
+@settings(max_examples=200)
+@given(
+    logits=st.lists(st.sampled_from([-3.0, -1.0, 0.0, 0.5, 2.0]), min_size=1, max_size=12), k=st.integers(-1, 14),
+    temperature=st.sampled_from([0.5, 1.0, 2.0]), p=st.sampled_from([0.0, 0.1, 0.37, 0.8, 0.99, 1.0]),
+    m=st.sampled_from([0.0, 0.03, 0.4, 0.97]),
+)  # fmt: skip
+def test_the_reference_keeps_what_the_definitions_say(logits, temperature, k, p, m) -> None:
+    """Exactly k with lower ids first, the id that crosses p, and what is likely enough."""
+    mask = kept(
+        torch.tensor([logits]), torch.tensor([temperature]), torch.tensor([k]), torch.tensor([p]), torch.tensor([m])
+    )
+    assert set(mask[0].nonzero().flatten().tolist()) == plain_kept(logits, temperature, k, p, m)
+
+
+def test_samples_follow_softmax() -> None:
+    """Chi-square of 40,000 draws at fixed seeds against float64 softmax, at the 0.1% level."""
+    logits = torch.linspace(-1, 2, 12).repeat(40_000, 1)
+    ids = torch.arange(40_000)
+    drawn, _ = reference(logits, torch.full((40_000,), 0.8), ids * 7 - 10_000, ids, ids % 3)
+    expected = torch.softmax(logits[0].double() / 0.8, dim=0) * 40_000
+    observed = torch.bincount(drawn.long(), minlength=12).double()
+    assert float(((observed - expected) ** 2 / expected).sum()) < 31.26  # 11 degrees of freedom
+
+
+def test_the_token_is_the_argmax_of_tempered_logits_and_noise() -> None:
+    """Written out once for a single row."""
+    rows = Rows(1, 50, F32)
+    scores = rows.logits.float() / rows.temperature.unsqueeze(1) + gumbel_noise(
+        rows.seed, rows.position, rows.child, 50
+    )
+    assert int(sample(*rows.arguments())[0]) == int(scores.argmax())
+
+
+def test_wrong_arguments_are_named() -> None:
+    """Each raises the error of its kind, with the argument's name."""
+    rows = Rows(2, 10, F32)
+    with pytest.raises(ShapeError, match="top_k"):
+        sample(*rows.arguments(), top_k=torch.ones(3, dtype=torch.int64, device=DEVICE))
+    with pytest.raises(DtypeError, match="top_p"):
+        sample(*rows.arguments(), top_p=torch.ones(2, dtype=torch.float64, device=DEVICE))
+    with pytest.raises(DtypeError, match="seed"):
+        sample(rows.logits, rows.temperature, rows.seed.int(), rows.position, rows.child)
+
+
+def test_the_op_is_well_formed() -> None:
+    """Schema and fake hold, mutation included."""
+    rows = Rows(2, 20, F32)
+    outputs = (torch.zeros(2, dtype=torch.int32, device=DEVICE), torch.zeros(2, dtype=torch.bool, device=DEVICE))
+    torch.library.opcheck(sample_into, (*outputs, *rows.arguments()), test_utils=("test_schema", "test_faketensor"))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [F16, BF16, F32])
+@pytest.mark.parametrize("spread", [0.0, 1.0, 3.0, 5.0])
+def test_a_real_vocabulary_equals_the_reference(dtype: torch.dtype, spread: float) -> None:
+    """On the GPU with 151,936 ids, replayed from a graph with other data than it was captured with."""
+    rows = Rows(12, 151_936, dtype, spread=spread)
+    for options in ({}, filters(12, [50, 1, 0, 3000], None, None), filters(12, None, [0.9, 0.1, 1.0, 0.5], None),
+                    filters(12, None, None, [0.05, 0.5]), filters(12, [20, 300], [0.95, 0.5], [0.0, 0.02])):  # fmt: skip
+        expected, _ = reference(*rows.arguments(), **options)
+        logits = torch.zeros_like(rows.logits)
+        arguments = (logits, *rows.arguments()[1:])
+        sample(*arguments, **options)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            ids, _ = sample(*arguments, **options)
+        logits.copy_(rows.logits)
+        graph.replay()
+        assert (ids != expected).sum() <= (1 if "top_p" in options else 0)
