@@ -1,5 +1,9 @@
 """Small-batch products against float64, and what may not change their bits."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
@@ -186,3 +190,30 @@ def test_tabled_shapes_equal_float64_and_keep_their_bits(rows: int, shape: tuple
     alone = linear(case.x[-1:], case.weight, batch_invariant=True, **options)
     assert torch.equal(alone, linear(case.x, case.weight, batch_invariant=True, **case.options)[-1:])
     assert choose(case.x, case.weight, is_gated=is_gated, batch_invariant=True) == linear_plan.held_launch(rows, *shape)
+
+
+WITHOUT_TRITON = """
+import sys
+sys.modules["triton"] = None
+import torch
+from nanofn_kernels import _dispatch
+from nanofn_kernels.linear import linear, linear_norm
+from nanofn_kernels.sample import sample
+
+assert not _dispatch.HAS_TRITON
+x, weight, ones = torch.randn(2, 32), torch.randn(32, 32), torch.ones(32)
+hidden, normed = linear_norm(x, weight, ones, residual=x)
+assert torch.equal(linear(hidden, weight, None, ones, normed), linear(hidden, weight, norm_weight=ones))
+ids = torch.arange(2)
+tokens, _ = sample(hidden, torch.ones(2), ids, ids, ids, top_k=ids + 1)
+assert tokens[0] == hidden[0].argmax()
+"""
+
+
+def test_products_and_sampler_run_without_triton() -> None:
+    """The modules import, and the ops compute their references on the CPU."""
+    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TRITON], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
