@@ -144,7 +144,9 @@ class MutableScheduler:
         if prefills or self.waiting:
             if self.num_preemptions > num_preempted:
                 spare = -self.num_blocks
-            self.schedule_prefills([each for each in prefills if each.row is not None], budget, spare, entries, new_blocks)
+            self.schedule_prefills(
+                [each for each in prefills if each.row is not None], budget, spare, entries, new_blocks
+            )
         return entries, new_blocks
 
     def schedule_prefills(self, prefills, budget, spare, entries, new_blocks):
@@ -198,8 +200,8 @@ class MutableScheduler:
     def commit(self, entries, token_ids):
         """Append sampled tokens, publish written blocks, end what is done; returns the numbers of those that ended."""
         size, tokens, ended = self.block_size, iter(token_ids), []
-        for sequence, position, count in entries:
-            position += count
+        for sequence, first_position, count in entries:
+            position = first_position + count
             if position == sequence.length:
                 token_id = next(tokens)
                 sequence.tokens.append(token_id)

@@ -4,7 +4,6 @@ from random import Random
 from time import perf_counter_ns
 
 from mutable_scheduler import MutableScheduler
-
 from nanofn.config import Limits
 from nanofn.policy import fcfs
 from nanofn.request import Request, RequestId, TokenId
@@ -25,7 +24,8 @@ def standard_work(num_requests=256, longest=1_024):
     random = Random(0)
     shortest = min(100, longest)
     prompts = [
-        tuple([random.randint(0, 10_000) for _ in range(random.randint(shortest, longest))]) for _ in range(num_requests)
+        tuple([random.randint(0, 10_000) for _ in range(random.randint(shortest, longest))])
+        for _ in range(num_requests)
     ]
     return [(prompt, random.randint(shortest, longest)) for prompt in prompts]
 
@@ -80,7 +80,9 @@ def run_core(requests, limits, policy=fcfs):
         end = clock()
         news = (*step_plan.effects, *effects)
         outcome.step(
-            start + resumed - middle, end, list(zip(entries.sequence_id, entries.first_position, entries.num_tokens, strict=True))
+            start + resumed - middle,
+            end,
+            list(zip(entries.sequence_id, entries.first_position, entries.num_tokens, strict=True)),
         )
         outcome.num_preemptions += sum(isinstance(effect, Preempted) for effect in step_plan.effects)
     return outcome

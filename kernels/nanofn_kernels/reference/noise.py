@@ -43,7 +43,9 @@ def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Te
     return [c0, c1, c2, c3]
 
 
-def noise_words(seeds: Tensor, positions: Tensor, children: Tensor, vocab_size: int, domain: int = SAMPLING_DOMAIN) -> Tensor:
+def noise_words(
+    seeds: Tensor, positions: Tensor, children: Tensor, vocab_size: int, domain: int = SAMPLING_DOMAIN
+) -> Tensor:
     """Draw one 32-bit word per (row, token id).
 
     Args:

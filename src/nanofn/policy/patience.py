@@ -13,10 +13,11 @@ P = TypeVar("P")
 
 @frozen
 class Patience(Generic[P]):
-    """Another policy, but a sequence without an output token for `num_steps` steps ranks first and never yields.
+    """Another policy, but a sequence without an output token for `num_steps` steps ranks first and keeps what it has.
 
-    Those are served in order of arrival, and nobody else starts before them. Output tokens count, not computed ones:
-    under recomputation a chunk of a prompt is no progress, since it can be taken away again.
+    Those are served in order of arrival, each may take blocks from the ones behind it, and nobody else starts before
+    them. Output tokens count, not computed ones: under recomputation a chunk of a prompt is no progress, since it can be
+    taken away again.
     Liveness: each sequence gets a token within about `num_steps` steps of its turn, whatever the policy decides; so
     nothing starves and nothing is preempted for ever.
 
