@@ -48,6 +48,9 @@ class FakeExecutor:
     def forget(self):
         self.results.clear()
 
+    def is_alive(self):
+        return True
+
     def close(self):
         self.is_closed = True
 
@@ -76,7 +79,7 @@ class Engine:
             policy,
             depth=depth,
             row_start=self.tracker.row_start,
-            deliver=self.tracker.absorb,
+            deliver=lambda _, state, effects: self.tracker.absorb(state, effects),
         )
 
     def add(self, request_id, prompt, **fields):

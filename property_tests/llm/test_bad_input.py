@@ -156,7 +156,7 @@ def test_an_unknown_engine_option_is_answered_with_ours(option, answer):
         ("policy", "fcfs"),
         ("tensor_parallel_size", 2),
         ("deterministic", True),
-        ("record", "run.jsonl"),
+        ("record", "no/such/folder/run.jsonl"),
     ],
 )
 def test_a_wrong_engine_option_is_refused_by_name(option, value):

@@ -76,6 +76,47 @@ class StepError(NanofnError, RuntimeError):
         )
 
 
+class EngineDeadError(NanofnError, RuntimeError):
+    """The device is lost: its context is gone, and nothing can run on it any more. Make a new engine, or a new process.
+
+    Attributes:
+        state: The engine's last state, an `EngineState`: which requests live, and how far they are.
+        outputs: Results that nobody has taken yet; those of live requests with finish reason "error" and the text so far.
+        cause: What the device said.
+    """
+
+    def __init__(self, state: object, outputs: "tuple[object, ...]", cause: BaseException) -> None:
+        self.state = state
+        self.outputs = outputs
+        self.cause = cause
+        super().__init__(
+            f"the device is lost ({type(cause).__name__}: {cause}); {len(outputs)} results so far are in this error's "
+            "attribute `outputs`; close this LLM and make a new one, on a GPU in a new process"
+        )
+
+    def with_outputs(self, outputs: "tuple[object, ...]") -> "EngineDeadError":
+        """Tell the same with other results."""
+        return EngineDeadError(self.state, outputs, self.cause)
+
+
+class LogError(NanofnError, ValueError):
+    """An event log cannot be read.
+
+    Attributes:
+        path: The file.
+        line: The line that is wrong, from 1; 0 where it is the whole file.
+    """
+
+    def __init__(self, path: str, line: int, problem: str) -> None:
+        self.path = path
+        self.line = line
+        super().__init__(f"{path}{f', line {line}' if line else ''}: {problem}")
+
+
+class PolicyFileError(NanofnError, ValueError):
+    """A file that should hold a scheduling policy holds none, or several, or does not run."""
+
+
 class UsageError(NanofnError, RuntimeError):
     """A call that is out of place: on a closed engine, or from another thread."""
 

@@ -38,6 +38,10 @@ class Executor(Protocol):
         """Drop the results of every plan not yet collected."""
         ...
 
+    def is_alive(self) -> bool:
+        """Tell whether the device still works. Asked after a failure: an error of CUDA's can end its context for good."""
+        ...
+
     def close(self) -> None:
         """Give all memory back. Nothing else may be called afterwards."""
         ...
@@ -51,6 +55,7 @@ class EagerExecutor:
         dtype = params.embedding.dtype
         self._params: ModelParams | None = params
         self._block_size = limits.block_size
+        self._device = device
         self._tables = allocate_tables(limits, device)
         self._kv_cache = allocate_kv_cache(config, limits.num_blocks, limits.block_size, dtype=dtype, device=device)
         self._results: deque[Tensor] = deque()
@@ -80,6 +85,15 @@ class EagerExecutor:
     def forget(self) -> None:
         """Drop uncollected results."""
         self._results.clear()
+
+    def is_alive(self) -> bool:
+        """Wait for the device: a context that is lost says so at every call, a CPU has none to lose."""
+        try:
+            if self._device.type == "cuda":
+                torch.cuda.synchronize(self._device)
+        except RuntimeError:
+            return False
+        return True
 
     def close(self) -> None:
         """Drop weights, tables and cache."""

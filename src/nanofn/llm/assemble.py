@@ -1,6 +1,7 @@
 """assemble: from options to a loaded engine's parts, and the one line that says what was chosen."""
 
 import logging
+import platform
 import sys
 from importlib.resources import files
 from pathlib import Path
@@ -14,6 +15,7 @@ from nanofn.device.checkpoint import Checkpoint, load_checkpoint
 from nanofn.device.executor import EagerExecutor, Executor
 from nanofn.device.memory import CPU_SHARE, free_bytes, pool_size
 from nanofn.errors import ConfigError
+from nanofn.event_log import LogWriter
 from nanofn.llm.options import EngineOptions
 from nanofn.model.kv_cache import block_bytes
 from nanofn.request import TokenId
@@ -44,6 +46,7 @@ class Parts:
         vocab_size: Rows of the embedding.
         eos_token_ids: By config, generation config and tokenizer together.
         default_params: Of a call that gives none.
+        log: Where every event goes, if asked for.
         notes: What was chosen, one fact each, for the line on stderr.
     """
 
@@ -53,6 +56,7 @@ class Parts:
     vocab_size: int
     eos_token_ids: tuple[TokenId, ...]
     default_params: SamplingParams
+    log: LogWriter | None
     notes: tuple[str, ...]
 
 
@@ -81,6 +85,7 @@ def assemble(options: EngineOptions) -> Parts:
         vocab_size=checkpoint.config.vocab_size,
         eos_token_ids=tuple(sorted(map(TokenId, eos))),
         default_params=default_params,
+        log=_open_log(options, limits),
         notes=_notes(folder, checkpoint, limits, device, default_params, left_out),
     )
     sys.stderr.write(f"nanofn: {', '.join(parts.notes)}\n")
@@ -139,6 +144,16 @@ def _limits(options: EngineOptions, checkpoint: Checkpoint, device: torch.device
         max_model_len=size.max_model_len,
         enable_prefix_caching=options.enable_prefix_caching,
     )
+
+
+def _open_log(options: EngineOptions, limits: Limits) -> LogWriter | None:
+    if options.record is None:
+        return None
+    facts = {"depth": options.depth, "policy": repr(options.policy), "python": platform.python_version()}
+    try:
+        return LogWriter(options.record, limits, **facts)
+    except OSError as error:
+        raise ConfigError(f"record is {str(options.record)!r}, which cannot be written: {error}") from error
 
 
 def _notes(

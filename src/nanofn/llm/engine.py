@@ -1,12 +1,14 @@
 """Engine: requests in, results out. The loop and the tracker, and who owns which request."""
 
-from collections.abc import Collection, Iterator, Sequence
+import logging
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from nanofn.config import Limits
 from nanofn.device.executor import Executor
-from nanofn.errors import StepError
+from nanofn.errors import EngineDeadError, StepError
+from nanofn.event_log import LogWriter
 from nanofn.llm.interrupts import held_back
 from nanofn.llm.loop import Loop
 from nanofn.llm.output import RequestOutput, TextDelta
@@ -14,8 +16,12 @@ from nanofn.llm.tracker import Submission, Tracker
 from nanofn.request import Hint, RequestId
 from nanofn.state.decision import Policy
 from nanofn.state.effects import Admitted
-from nanofn.state.events import HintChanged, RequestAborted, RequestArrived
+from nanofn.state.engine_state import EngineState
+from nanofn.state.events import Effect, Event, HintChanged, RequestAborted, RequestArrived
+from nanofn.state.persistent import sorted_items
 from nanofn.text.tokenizer import Tokenizer
+
+logger = logging.getLogger("nanofn")
 
 
 class Engine:
@@ -24,23 +30,45 @@ class Engine:
     Attributes:
         loop: Holds the state.
         tracker: Holds texts and results.
+        is_dead: Whether the device is lost.
     """
 
     def __init__(
-        self, limits: Limits, executor: Executor, policy: Policy[Any], tokenizer: Tokenizer, *, depth: int
+        self,
+        limits: Limits,
+        executor: Executor,
+        policy: Policy[Any],
+        tokenizer: Tokenizer,
+        *,
+        depth: int,
+        log: LogWriter | None = None,
     ) -> None:
-        """Start with nothing. The executor stays the caller's to close."""
+        """Start with nothing. Executor and log stay the caller's to close."""
         self.tracker = Tracker(tokenizer)
+        self.is_dead = False
+        self._executor = executor
+        self._log = log
         self.loop = Loop(
             limits,
             executor,
             policy,
             depth=depth,
             row_start=self.tracker.row_start,
-            deliver=self.tracker.absorb,
+            deliver=self._deliver,
         )
         self._owned: set[RequestId] = set()
         self._failed: frozenset[int] = frozenset()
+
+    def _deliver(self, event: Event, state: EngineState, effects: tuple[Effect, ...]) -> None:
+        self.tracker.absorb(state, effects)
+        if self._log is not None:
+            try:
+                self._log.append(event, effects)
+            except OSError:
+                logger.warning(
+                    "%s cannot be written any more: the log ends here, the run goes on", self._log.path, exc_info=True
+                )
+                self._log = None
 
     def submit(self, submissions: Sequence[Submission], hints: Sequence[Hint | None]) -> tuple[RequestId, ...]:
         """Queue validated requests, each with what a predictor says of its children."""
@@ -71,9 +99,25 @@ class Engine:
 
         Raises:
             StepError: It failed; its requests are still live.
+            EngineDeadError: It failed, and the device is lost. It carries every result that nobody has taken.
         """
-        with held_back():
-            self.loop.step()
+        try:
+            with held_back():
+                self.loop.step()
+        except StepError as error:
+            if self._executor.is_alive():
+                raise
+            self.is_dead = True
+            state = self.loop.state
+            self._give_up([request_id for request_id, _ in sorted_items(state.by_request)])
+            cause = error.__cause__ or error
+            raise EngineDeadError(state, tuple(self.tracker.finished.values()), cause) from cause
+
+    def _give_up(self, request_ids: Iterable[RequestId]) -> None:
+        """End live requests with finish reason "error" and the text they have."""
+        for request_id in sorted(request_ids):
+            self.tracker.blame(request_id)
+            self.abort([request_id])
 
     def step_patiently(self) -> None:
         """Run one step; after a failure go on, but end with "error" what two failed steps in a row have named."""
@@ -81,9 +125,7 @@ class Engine:
             self.step()
         except StepError as error:
             named = frozenset(error.request_ids)
-            for request_id in map(RequestId, sorted(named & self._failed)):
-                self.tracker.blame(request_id)
-                self.abort([request_id])
+            self._give_up(map(RequestId, named & self._failed))
             self._failed = named - self._failed
         else:
             self._failed = frozenset()

@@ -204,3 +204,9 @@ def _is_integer(item: Any) -> bool:
 def _short(value: Any) -> str:
     shown = repr(value)
     return shown if len(shown) <= 60 else shown[:57] + "..."
+
+
+def split_conversations(messages: Any) -> list[Any]:
+    """Part a call's argument into conversations: a list of messages is one."""
+    items = list(messages)
+    return [items] if items and all(isinstance(item, Mapping) for item in items) else items

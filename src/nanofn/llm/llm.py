@@ -7,11 +7,11 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TypedDict, Unpack
 
-from nanofn.errors import Interrupted, UsageError
+from nanofn.errors import EngineDeadError, Interrupted, UsageError
 from nanofn.llm.assemble import assemble
 from nanofn.llm.clock import now_us
 from nanofn.llm.engine import Engine
-from nanofn.llm.intake import Facts, Intake, PromptLike, per_prompt, read_call, split_prompts
+from nanofn.llm.intake import Facts, Intake, PromptLike, per_prompt, read_call, split_conversations, split_prompts
 from nanofn.llm.options import OptionNames, read_options
 from nanofn.llm.output import RequestOutput, TextDelta
 from nanofn.llm.progress import Progress
@@ -73,7 +73,8 @@ class LLM:
                 seed: (None) Makes the seeds drawn for requests without one repeatable.
                 depth: (2) Most steps in flight.
                 policy: (fcfs) Decides who runs; see `nanofn.policy`.
-                revision, record, tensor_parallel_size, deterministic: Not built yet.
+                record: (None) A file for the event log of everything that happens; `nanofn replay` repeats it.
+                revision, tensor_parallel_size, deterministic: Not built yet.
 
         Raises:
             TypeError: An option is unknown.
@@ -86,7 +87,10 @@ class LLM:
         self._is_closed = False
         self._executor = parts.executor
         self._default_params = parts.default_params
-        self._engine = Engine(parts.limits, parts.executor, chosen.policy, parts.tokenizer, depth=chosen.depth)
+        self._log = parts.log
+        self._engine = Engine(
+            parts.limits, parts.executor, chosen.policy, parts.tokenizer, depth=chosen.depth, log=self._log
+        )
         seeds = random.Random(chosen.seed)  # noqa: S311  seeds need no secrecy
         self._intake = Intake(
             encode=parts.tokenizer.encode,
@@ -137,6 +141,7 @@ class LLM:
         Raises:
             RequestError: A prompt or its parameters are wrong. Every bad one is listed, and nothing was queued.
             Interrupted: Ctrl-C. It carries the results so far, and the engine is ready for the next call.
+            EngineDeadError: The device is lost. It carries the results so far.
         """
         submissions, hints = self._read(split_prompts(prompts), sampling_params, facts, streams=False)
         order = [submission.request.request_id for submission in submissions]
@@ -151,6 +156,9 @@ class LLM:
                 self._engine.abort(ids)
                 results |= self._engine.take_finished(ids)
                 raise Interrupted(tuple([results[request_id] for request_id in order])) from interrupt
+            except EngineDeadError as error:
+                results |= self._engine.take_finished(ids)
+                raise error.with_outputs(tuple([results[request_id] for request_id in order])) from error.__cause__
         return [results[request_id] for request_id in order]
 
     def chat(
@@ -231,6 +239,7 @@ class LLM:
 
         Raises:
             StepError: The step failed; its requests are still live, and the next call goes on.
+            EngineDeadError: The step failed, and the device is lost. It carries the results so far.
         """
         self._check_usable()
         self._engine.step()
@@ -246,6 +255,8 @@ class LLM:
         if not self._is_closed:
             self._is_closed = True
             self._executor.close()
+            if self._log is not None:
+                self._log.close()
 
     def __enter__(self) -> Self:
         return self
@@ -280,14 +291,10 @@ class LLM:
     def _check_usable(self) -> None:
         if self._is_closed:
             raise UsageError("this LLM is closed; make a new one")
+        if self._engine.is_dead:
+            raise UsageError("this LLM's device is lost; close it and make a new one, on a GPU in a new process")
         process, thread = self._owner
         if process != os.getpid():
             raise UsageError("this LLM was made before the process forked; make one in the child")
         if thread != threading.get_ident():
             raise UsageError("this LLM was made in another thread; call it there, or hand prompts over through a queue")
-
-
-def split_conversations(messages: Any) -> list[Any]:
-    """Part a call's argument into conversations: a list of messages is one."""
-    items = list(messages)
-    return [items] if items and all(isinstance(item, Mapping) for item in items) else items

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from nanofn.batch.row_start import RowStart
 from nanofn.config import Limits
@@ -14,12 +14,13 @@ from nanofn.llm.guard import oldest_first, patience
 from nanofn.request import PlanId, RequestId
 from nanofn.schedule.transition import transition
 from nanofn.schedule.view import view
-from nanofn.state.decision import Decision, Policy
+from nanofn.state.decision import Policy
 from nanofn.state.effects import Started, TokensCommitted
 from nanofn.state.engine_state import EngineState, find, initial_state
 from nanofn.state.events import Effect, Event, Launched, StepCompleted, StepDecided, StepFailed
 from nanofn.state.sequence import Sequence as SequenceRecord
 from nanofn.state.step_plan import StepPlan, StepResult
+from nanofn.state.view import View
 
 logger = logging.getLogger("nanofn")
 _LONGEST_SLEEP_S = 0.1
@@ -41,7 +42,7 @@ class Loop:
         *,
         depth: int,
         row_start: Callable[[SequenceRecord], RowStart],
-        deliver: Callable[[EngineState, tuple[Effect, ...]], None],
+        deliver: Callable[[Event, EngineState, tuple[Effect, ...]], None],
     ) -> None:
         """Start with nothing.
 
@@ -51,7 +52,7 @@ class Loop:
             policy: Decides.
             depth: Most plans in flight.
             row_start: Says what a started sequence's row must know.
-            deliver: Gets the new state and the effects, right after every event.
+            deliver: Gets every event, right after it, with the new state and the effects.
         """
         self.state = initial_state(limits)
         self.depth = depth
@@ -73,13 +74,13 @@ class Loop:
     def apply(self, event: Event) -> tuple[Effect, ...]:
         """Move the state by an event and deliver the effects."""
         state, effects = transition(self.state, event)
-        self._rebind(state, effects)
+        self._rebind(event, state, effects)
         return effects
 
-    def _rebind(self, state: EngineState, effects: tuple[Effect, ...]) -> None:
+    def _rebind(self, event: Event, state: EngineState, effects: tuple[Effect, ...]) -> None:
         self.state = state
         self._news.extend(effects)
-        self._deliver(state, effects)
+        self._deliver(event, state, effects)
 
     def step(self) -> None:
         """Launch until `depth` plans fly or nothing can be planned, then commit the oldest.
@@ -112,29 +113,31 @@ class Loop:
         if self._steps_without_output > self._patience:
             if self._steps_without_output == self._patience + 1:
                 logger.warning("no output token in %d steps: the guard decides until one comes", self._patience)
-            return self._planned(oldest_first(seen), "guard")
+            return self._guarded(seen)
         try:
             policy_state, decision = self._policy.decide(self._policy_state, seen)
-            step_plan = self._planned(decision, "policy")
+            event = StepDecided(decision, seen.now_us)
+            planned, wake_us = transition(self.state, event), decision.wake_us
         except Exception:
             # `transition` is pure: where it chokes on what is no Decision at all, the state is as before.
             logger.warning("the policy failed: the guard decides this step", exc_info=True)
-            return self._planned(oldest_first(seen), "guard")
-        self._policy_state, self._wake_us = policy_state, decision.wake_us
-        idles = decision.wake_us is not None and decision.wake_us > seen.now_us
+            return self._guarded(seen)
+        self._policy_state, self._wake_us = policy_state, wake_us
+        self._news.clear()
+        step_plan = self._rebound(event, planned)
+        idles = wake_us is not None and wake_us > seen.now_us
         if step_plan.plan_id is None and not self.state.in_flight and self.has_unfinished and not idles:
-            # Nothing flies, so waiting would change nothing.
-            return self._planned(oldest_first(view(self.state, now_us())), "guard")
+            return self._guarded(view(self.state, seen.now_us))  # nothing flies, so waiting would change nothing
         return step_plan
 
-    def _planned(self, decision: Decision, decided_by: Literal["policy", "guard"]) -> StepPlan:
-        event = StepDecided(decision, now_us(), decided_by)
-        state, effects = transition(self.state, event)
-        launched = effects[-1]
+    def _guarded(self, seen: View) -> StepPlan:
+        event = StepDecided(oldest_first(seen), seen.now_us, "guard")
+        return self._rebound(event, transition(self.state, event))
+
+    def _rebound(self, event: StepDecided, planned: tuple[EngineState, tuple[Effect, ...]]) -> StepPlan:
+        self._rebind(event, *planned)
+        launched = planned[1][-1]
         assert isinstance(launched, Launched)
-        if decided_by == "policy":
-            self._news.clear()
-        self._rebind(state, effects)
         return launched.step_plan
 
     def _starts(self, step_plan: StepPlan) -> Sequence[RowStart]:

@@ -99,7 +99,6 @@ class EngineOptions:
         if not callable(getattr(self.policy, "decide", None)) or not hasattr(self.policy, "init"):
             raise ConfigError(f"policy is {self.policy!r}; it needs `init` and `decide`, like nanofn.policy.fcfs")
         for name, default in (
-            ("record", None),
             ("tensor_parallel_size", 1),
             ("deterministic", False),
             ("revision", None),
