@@ -73,7 +73,8 @@ def check_pool(pool, index, tables):
     assert {block: count for block, count in owners.items() if count > 1} == dict(pool.shared.items.items())
     published = {block: name for name, blocks in index.holders.items.items() for block in blocks}
     assert {block: name for block, name in published.items() if block in free} == dict(pool.cached.values())
-    assert {block: stamp for stamp, (block, _) in pool.cached} == dict(pool.stamps.items.items())
+    stamps = {block: pool.stamp_of(block) for block in range(pool.num_blocks)}
+    assert {block: stamp for stamp, (block, _) in pool.cached} == {b: s for b, s in stamps.items() if s is not None}
 
 
 def test_blocks_are_reused_in_the_order_that_keeps_prefixes() -> None:

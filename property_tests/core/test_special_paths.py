@@ -12,6 +12,7 @@ from nanofn.schedule import commit as commit_module, plan as plan_module
 from nanofn.schedule.commit_decodes import commit_decodes
 from nanofn.schedule.plan_decodes import plan_decodes
 from nanofn.schedule.transition import transition
+from nanofn.state.digest import MAX_NESTING
 from nanofn.state.engine_state import initial_state
 from nanofn.state.events import StepCompleted, StepDecided
 from nanofn.state.persistent import sorted_items
@@ -94,7 +95,7 @@ def test_plans_in_another_order_than_the_running_sequences_form_no_memo() -> Non
     run.check_outputs()
 
 
-@pytest.mark.parametrize("block_size", [128, 150, 300])
+@pytest.mark.parametrize("block_size", [128, 256, 300])
 def test_large_blocks_are_the_same_on_either_path(block_size: int, general) -> None:
     """Outputs longer than a tail may be nested, over blocks of more tokens than that."""
     run = work(block_size=block_size, num_blocks=16, max_model_len=1_000)
@@ -106,7 +107,7 @@ def test_large_blocks_are_the_same_on_either_path(block_size: int, general) -> N
     for event in run.log:
         assert same(transition(state, event), general(state, event))
         state, _ = transition(state, event)
-        assert all(nesting(tail) <= 128 for tail in state.running.columns.tail)
+        assert all(nesting(tail) <= MAX_NESTING for tail in state.running.columns.tail)
 
 
 def nesting(tail):

@@ -55,6 +55,8 @@ class Fcfs:
             free -= ahead.num_blocks
             grants.append((each.sequence_id, min(ahead.num_tokens, budget)))
             budget -= grants[-1][1]
+        if num_running and free <= self.watermark:
+            return tuple(grants)  # a start takes a block at least, so none of those that wait need be looked at
         for each in view.waiting:
             if not budget or num_running == view.limits.max_num_seqs or each.is_in_flight:
                 break

@@ -48,7 +48,7 @@ def commit(
         if plan_id not in [step_plan.plan_id for step_plan in state.in_flight]:
             return state, ()
         raise PlanOrderError(plan_id, f"plan {step_plan.plan_id}")
-    num_samples = sum(step_plan.entries.samples)
+    num_samples = step_plan.entries.samples.count(True)
     if len(token_ids) != num_samples:
         raise PlanOrderError(plan_id, f"{num_samples} tokens instead of {len(token_ids)}")
     waiting, steady = state.waiting, state.running.steady

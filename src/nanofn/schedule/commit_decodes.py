@@ -66,7 +66,7 @@ def commit_decodes(
         chains, tails = digested(decoded, tokens, places_with, limits)
         # The position just written is the one before the token just sampled.
         written = places_with(1, limits.block_size)
-        index = publish(index, last_blocks(decoded, chains, written, limits.block_size))
+        index = publish(index, last_blocks(decoded, written, limits.block_size))
     decoded = decoded.with_tokens(num_tokens, (now_us, state.num_steps), (chains, tails))
     running = Running(columns.put(places, decoded))
     return Committed(running, index, decoded.sequence_id, tokens, num_tokens, ended(decoded, tokens))
@@ -113,13 +113,12 @@ def digested(
     return tuple(chains), tuple(packed)
 
 
-def last_blocks(
-    columns: Columns, chains: tuple[Chunked[Digest], ...], places: tuple[int, ...], block_size: int
-) -> list[tuple[BlockId, Digest]]:
-    """List the last full blocks of some sequences with their digests, for columns before and chains after a token."""
-    blocks = [columns.num_tokens[place] // block_size - 1 for place in places]
-    tables = columns.block_table
-    return [(tables[place][block], chains[place][block]) for place, block in zip(places, blocks, strict=True)]
+def last_blocks(columns: Columns, places: tuple[int, ...], block_size: int) -> list[tuple[BlockId, Digest]]:
+    """List the last full blocks of some sequences, each with its digest, which is the last one of the chain."""
+    tables, counts, chains = columns.block_table, columns.num_tokens, columns.chain
+    # A table may be longer: with two plans in flight the next step's block is in it.
+    blocks = [(tables[place][counts[place] // block_size - 1], chains[place].last) for place in places]
+    return cast("list[tuple[BlockId, Digest]]", blocks)
 
 
 def ended(columns: Columns, tokens: tuple[TokenId, ...]) -> tuple[Finished, ...]:

@@ -59,10 +59,13 @@ def commit_steady(
         # The position just written is the one before the token just sampled.
         written = steady.places_with(1, limits.block_size)
         if written:
-            index = publish(index, last_blocks(columns, chains, written, limits.block_size))
+            index = publish(index, last_blocks(columns, written, limits.block_size))
     columns = columns.with_tokens(num_tokens, (now_us, state.num_steps), (chains, tails))
     place = steady.cohort.first_to_end
     endings: tuple[Finished, ...] = ()
-    if num_tokens[place] == columns.max_num_tokens[place] or not steady.cohort.stop_token_ids.isdisjoint(token_ids):
+    stop_token_ids = steady.cohort.stop_token_ids
+    if num_tokens[place] == columns.max_num_tokens[place] or (
+        stop_token_ids and not stop_token_ids.isdisjoint(token_ids)
+    ):
         endings = ended(columns, token_ids)
     return Committed(Running(columns, steady), index, columns.sequence_id, token_ids, num_tokens, endings)

@@ -28,7 +28,8 @@ class BlockPool:
         frontier: Smallest id never handed out.
         returned: Free blocks without a digest; the last one in is reused first.
         cached: Free blocks with their digests, by stamp: least recently released first.
-        stamps: Block to its key in `cached`.
+        stamps: Block to the key in `cached` that it last had. A key that is there no more says that the block is held, or
+            free and empty: taking one out of here as well would cost an eviction half of its time.
         shared: Block to its number of references, where that is 2 or more.
         next_stamp: Key of the next block released into `cached`.
     """
@@ -46,6 +47,11 @@ class BlockPool:
         """Blocks that can be allocated, cached ones included."""
         return self.num_blocks - self.frontier + len(self.returned) + len(self.cached)
 
+    def stamp_of(self, block_id: BlockId) -> int | None:
+        """Find a block's key in `cached`; None if it is not cached."""
+        stamp = self.stamps.get(block_id)
+        return None if stamp is None or self.cached.get(stamp) is None else stamp
+
 
 def allocate(pool: BlockPool, index: PrefixIndex, count: int) -> tuple[BlockPool, PrefixIndex, tuple[BlockId, ...]]:
     """Take free blocks, each with one reference. A cached block leaves the index before it is handed out.
@@ -58,31 +64,31 @@ def allocate(pool: BlockPool, index: PrefixIndex, count: int) -> tuple[BlockPool
     returned, blocks = pool.returned.pop(count)
     fresh = min(count - len(blocks), pool.num_blocks - pool.frontier)
     blocks += tuple(map(BlockId, range(pool.frontier, pool.frontier + fresh)))
-    cached, stamps = pool.cached, pool.stamps
+    cached = pool.cached
     if len(blocks) < count:
         cached, evicted = cached.pop_first(count - len(blocks))
         index = withdraw(index, evicted)
-        evicted_ids = tuple([block_id for block_id, _ in evicted])
-        stamps = stamps.discard_all(evicted_ids)
-        blocks += evicted_ids
+        blocks += tuple([block_id for block_id, _ in evicted])
     # By position: `evolve` costs three times as much.
     frontier = pool.frontier + fresh
-    return BlockPool(pool.num_blocks, frontier, returned, cached, stamps, pool.shared, pool.next_stamp), index, blocks
+    return (
+        BlockPool(pool.num_blocks, frontier, returned, cached, pool.stamps, pool.shared, pool.next_stamp),
+        index,
+        blocks,
+    )
 
 
 def share(pool: BlockPool, block_ids: Iterable[BlockId]) -> BlockPool:
     """Add one reference to each of some published blocks, free or held."""
-    stamps, shared = pool.stamps, pool.shared
-    taken: list[int] = []
+    shared = pool.shared
+    taken: set[int] = set()
     for block_id in block_ids:
-        stamp = stamps.get(block_id)
-        if stamp is None:
+        stamp = pool.stamp_of(block_id)
+        if stamp is None or stamp in taken:
             shared = shared.set(block_id, (shared.get(block_id) or 1) + 1)
         else:
-            taken.append(stamp)
-            stamps = stamps.discard(block_id)
-    cached = pool.cached.discard_all(frozenset(taken)) if taken else pool.cached
-    return evolve(pool, cached=cached, stamps=stamps, shared=shared)
+            taken.add(stamp)
+    return evolve(pool, cached=pool.cached.discard_all(taken) if taken else pool.cached, shared=shared)
 
 
 def release(pool: BlockPool, index: PrefixIndex, table: Chunked[BlockId], digests: Chunked[Digest]) -> BlockPool:

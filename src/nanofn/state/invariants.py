@@ -162,8 +162,10 @@ def _holders_hold_one_prefix(state: EngineState) -> Iterator[str]:
 
 def _cached_blocks_are_published(state: EngineState) -> Iterator[str]:
     pool, digests = state.pool, published(state)
-    if {block_id: stamp for stamp, (block_id, _) in pool.cached} != dict(sorted_items(pool.stamps)):
-        yield "cached and stamps are not inverse to each other"
+    if any(pool.stamps.get(block_id) != stamp for stamp, (block_id, _) in pool.cached):
+        yield "stamps do not lead to the cached blocks"
+    if any(stamp >= pool.next_stamp for _, stamp in sorted_items(pool.stamps)):
+        yield f"a stamp was not given yet: the next one is {pool.next_stamp}"
     if any(digests.get(block_id) != digest for block_id, digest in pool.cached.values()):
         yield "a cached block is not published under its digest"
     held = set(_references(state))

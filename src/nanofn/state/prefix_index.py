@@ -3,7 +3,7 @@
 Which digest a block has is not stored: a sequence's chain names those of its table, the pool those of cached blocks.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from attrs import frozen
 
@@ -50,10 +50,13 @@ def publish(index: PrefixIndex, blocks: Iterable[tuple[BlockId, Digest]]) -> Pre
     return PrefixIndex(index.holders.set_all(holders)) if holders else index
 
 
-def withdraw(index: PrefixIndex, blocks: Iterable[tuple[BlockId, Digest]]) -> PrefixIndex:
+def withdraw(index: PrefixIndex, blocks: Collection[tuple[BlockId, Digest]]) -> PrefixIndex:
     """Drop published blocks that are about to hold something else."""
     left: dict[Digest, tuple[BlockId, ...]] = {}
     holders_of = index.holders.get
+    alone = [digest for _, digest in blocks if len(holders_of(digest) or ()) == 1]
+    if len(alone) == len(blocks):  # nearly always: then no two of them are equal
+        return PrefixIndex(index.holders.discard_all(alone))
     for block_id, digest in blocks:
         holders = left.get(digest) or holders_of(digest) or ()
         left[digest] = () if len(holders) < 2 else tuple([holder for holder in holders if holder != block_id])

@@ -136,8 +136,8 @@ class SequenceView:
         wanted = sequence.num_tokens - len(hits) * block_size if num_tokens is None else num_tokens
         num_blocks = blocks_for(wanted, block_size)
         if hits:
-            is_free = self.state.pool.stamps.get
-            num_blocks += sum([is_free(block_id) is not None for block_id in hits])
+            stamp_of = self.state.pool.stamp_of
+            num_blocks += sum([stamp_of(block_id) is not None for block_id in hits])
         next_digest = sequence.chain[len(hits)] if len(hits) < limit else None
         return Prospect(len(hits) * block_size, wanted, num_blocks, next_digest)
 
