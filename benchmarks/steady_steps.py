@@ -33,10 +33,11 @@ def step(state, news):
 
 def prepared(context, num_waiting, num_blocks):
     """16 sequences that decode at about `context` tokens, and others behind them that have no row."""
-    limits = Limits(BLOCK_SIZE, num_blocks, NUM_RUNNING, 1 << 17, context + 1_024)
+    # All prompts in one step, of different lengths: then at every size a block ends in each step, and not 16 in one.
+    limits = Limits(BLOCK_SIZE, num_blocks, NUM_RUNNING, NUM_RUNNING * context, context + 1_024)
     state = initial_state(limits)
     for number in range(NUM_RUNNING):
-        state, _ = admit(state, Request(RequestId(number), (number,) + (1,) * (context - 1), 1_000))
+        state, _ = admit(state, Request(RequestId(number), (number,) + (1,) * (context - 1 - number), 1_000))
     for number in range(NUM_RUNNING, NUM_RUNNING + num_waiting):
         state, _ = admit(state, Request(RequestId(number), (1, 2, 3), 100))
     news = ()

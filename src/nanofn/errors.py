@@ -76,6 +76,10 @@ class StepError(NanofnError, RuntimeError):
         )
 
 
+class LogitsError(NanofnError, RuntimeError):
+    """The model computed logits that are not numbers, so there is no token to sample."""
+
+
 class EngineDeadError(NanofnError, RuntimeError):
     """The device is lost: its context is gone, and nothing can run on it any more. Make a new engine, or a new process.
 

@@ -11,6 +11,7 @@ from nanofn.batch.build import build
 from nanofn.batch.row_start import RowStart
 from nanofn.config import Limits
 from nanofn.device.tables import allocate_tables, extend_block_tables, gather_inputs, start_row
+from nanofn.errors import LogitsError
 from nanofn.model.decoder import compute_logits, forward
 from nanofn.model.kv_cache import allocate_kv_cache
 from nanofn.model.params import ModelParams
@@ -74,6 +75,9 @@ class EagerExecutor:
         rows = torch.from_numpy(batch.entries[0][batch.sampling]).to(hidden.device, torch.int64)
         positions = inputs.seq_lens[sampling]
         logits = compute_logits(self._params, hidden[inputs.query_start_loc[sampling + 1] - 1])
+        if bool(torch.isnan(logits).any()):
+            bad = sorted({int(row) for row in rows[torch.isnan(logits).any(dim=1)]})
+            raise LogitsError(f'the model\'s logits are NaN for rows {bad}: check the weights, or use dtype="float32"')
         token_ids = sample(logits, tables.temperature[rows], tables.seed[rows], positions, tables.child[rows])
         tables.tokens[rows, positions] = token_ids.to(torch.int64)
         self._results.append(token_ids)

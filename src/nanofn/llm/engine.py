@@ -1,7 +1,7 @@
 """Engine: requests in, results out. The loop and the tracker, and who owns which request."""
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -47,28 +47,16 @@ class Engine:
         self.tracker = Tracker(tokenizer)
         self.is_dead = False
         self._executor = executor
-        self._log = log
         self.loop = Loop(
             limits,
             executor,
             policy,
             depth=depth,
             row_start=self.tracker.row_start,
-            deliver=self._deliver,
+            deliver=_deliverer(self.tracker, log),
         )
         self._owned: set[RequestId] = set()
         self._failed: frozenset[int] = frozenset()
-
-    def _deliver(self, event: Event, state: EngineState, effects: tuple[Effect, ...]) -> None:
-        self.tracker.absorb(state, effects)
-        if self._log is not None:
-            try:
-                self._log.append(event, effects)
-            except OSError:
-                logger.warning(
-                    "%s cannot be written any more: the log ends here, the run goes on", self._log.path, exc_info=True
-                )
-                self._log = None
 
     def submit(self, submissions: Sequence[Submission], hints: Sequence[Hint | None]) -> tuple[RequestId, ...]:
         """Queue validated requests, each with what a predictor says of its children."""
@@ -125,7 +113,9 @@ class Engine:
             self.step()
         except StepError as error:
             named = frozenset(error.request_ids)
-            self._give_up(map(RequestId, named & self._failed))
+            again = sorted(named & self._failed)
+            logger.warning("%s%s", error, f"; failed twice in a row, and given up: {again}" if again else "")
+            self._give_up(map(RequestId, again))
             self._failed = named - self._failed
         else:
             self._failed = frozenset()
@@ -149,3 +139,19 @@ class Engine:
     def take_deltas(self, request_ids: Collection[RequestId]) -> list[TextDelta]:
         """Hand out the text that came for some requests since the last time."""
         return self.tracker.take_deltas(request_ids)
+
+
+def _deliverer(tracker: Tracker, log: LogWriter | None) -> Callable[[Event, EngineState, tuple[Effect, ...]], None]:
+    """Hand events to the tracker, then to the log. No method of the engine's: the loop that holds it would keep the engine."""
+    logs = [] if log is None else [log]
+
+    def deliver(event: Event, state: EngineState, effects: tuple[Effect, ...]) -> None:
+        tracker.absorb(state, effects)
+        for writer in tuple(logs):
+            try:
+                writer.append(event, effects)
+            except OSError:
+                logger.warning("%s cannot be written: the log ends here, the run goes on", writer.path, exc_info=True)
+                logs.clear()
+
+    return deliver

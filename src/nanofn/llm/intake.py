@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral
-from typing import Any
+from typing import Any, TypedDict
 
 from attrs import frozen
 
@@ -14,6 +14,22 @@ from nanofn.sampling.params import SamplingParams, unbuilt_fields
 
 PromptLike = str | Sequence[int] | Mapping[str, Any]
 """One prompt: text, token ids, or {"prompt": text} or {"prompt_token_ids": ids}."""
+
+
+class PolicyFacts(TypedDict, total=False):
+    """What a call may tell the policy: one value for all prompts, or a list with one each.
+
+    Attributes:
+        priority: (0) As the policy reads it.
+        client: ("") Whom to account the service to.
+        deadline: (None) Wanted completion, in seconds from now.
+        hint: (None) A predictor's word about each prompt's children, such as an expected output length.
+    """
+
+    priority: int | list[int]
+    client: str | list[str]
+    deadline: float | list[float] | None
+    hint: Hint | list[Hint] | None
 
 
 @frozen

@@ -5,13 +5,22 @@ import random
 import threading
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self, TypedDict, Unpack
+from typing import Any, Self, Unpack
 
 from nanofn.errors import EngineDeadError, Interrupted, UsageError
 from nanofn.llm.assemble import assemble
 from nanofn.llm.clock import now_us
 from nanofn.llm.engine import Engine
-from nanofn.llm.intake import Facts, Intake, PromptLike, per_prompt, read_call, split_conversations, split_prompts
+from nanofn.llm.intake import (
+    Facts,
+    Intake,
+    PolicyFacts,
+    PromptLike,
+    per_prompt,
+    read_call,
+    split_conversations,
+    split_prompts,
+)
 from nanofn.llm.options import OptionNames, read_options
 from nanofn.llm.output import RequestOutput, TextDelta
 from nanofn.llm.progress import Progress
@@ -19,36 +28,20 @@ from nanofn.llm.summary import RunSummary
 from nanofn.llm.tracker import Submission
 from nanofn.request import Hint, RequestId
 from nanofn.sampling.params import SamplingParams
+from nanofn.state.effects import PrefixCacheCleared
 from nanofn.state.engine_state import EngineState
+from nanofn.state.events import PrefixCacheReset
 from nanofn.text.tokenizer import Message, Tokenizer
 
 ParamsLike = SamplingParams | Sequence[SamplingParams] | None
 """For all prompts, or one each; None is the checkpoint's own defaults."""
 
 
-class PolicyFacts(TypedDict, total=False):
-    """What a call may tell the policy: one value for all prompts, or a list with one each.
-
-    Attributes:
-        priority: (0) As the policy reads it.
-        client: ("") Whom to account the service to.
-        deadline: (None) Wanted completion, in seconds from now.
-        hint: (None) A predictor's word about each prompt's children, such as an expected output length.
-    """
-
-    priority: int | list[int]
-    client: str | list[str]
-    deadline: float | list[float] | None
-    hint: Hint | list[Hint] | None
-
-
 class LLM:
     """A model, ready to generate.
 
     Use it as a context manager, or call `close`. It belongs to the thread and the process that made it.
-
-    Attributes:
-        tokenizer: Its tokenizer.
+    `tokenizer` is its tokenizer.
     """
 
     def __init__(self, model: str | Path | None = None, **options: Unpack[OptionNames]) -> None:
@@ -238,17 +231,24 @@ class LLM:
             The results of hand-added requests that have finished since the last call. An idle engine returns [].
 
         Raises:
-            StepError: The step failed; its requests are still live, and the next call goes on.
-            EngineDeadError: The step failed, and the device is lost. It carries the results so far.
+            StepError: It failed; its requests are still live, and the next call goes on.
+            EngineDeadError: It failed, and the device is lost. It carries the results so far.
         """
         self._check_usable()
         self._engine.step()
         return list(self._engine.take_finished().values())
 
     def abort(self, request_id: int) -> None:
-        """End a request now; its result has finish reason "abort" and the text so far. Twice is once."""
+        """End a request now, with the text so far and finish reason "abort". Twice is once."""
         self._check_usable()
         self._engine.abort([RequestId(request_id)])
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget every cached prefix, as after a change of weights; False, and nothing changed, while anything runs."""
+        self._check_usable()
+        return any(
+            isinstance(effect, PrefixCacheCleared) for effect in self._engine.loop.apply(PrefixCacheReset(False))
+        )
 
     def close(self) -> None:
         """Give all memory back. Twice is once; live requests are lost."""
