@@ -99,6 +99,11 @@ def random_arrivals(random, count, *, is_shared=True, **facts):
     return lists
 
 
+def flat(arrivals):
+    """All requests of some lists."""
+    return [each for some in arrivals for each in some]
+
+
 def log_of(limits, policy, arrivals, **options):
     """The decisions' plans, and the work they were made for."""
     run = Work(limits, checked=False)

@@ -7,7 +7,7 @@ from attrs import evolve
 
 from core.build import grants, request, work
 from core.random_work import random_decision
-from invariants.driven import POLICIES, TIGHT, log_of, random_arrivals, turns
+from invariants.driven import POLICIES, TIGHT, flat, log_of, random_arrivals, turns
 from invariants.reached import steps
 from nanofn.config import Limits
 from nanofn.lab.work import Work
@@ -211,7 +211,7 @@ def test_the_cache_saves_work_and_costs_none() -> None:
 def test_an_aborted_request_leaves_no_trace(name: str) -> None:
     """meta10: aborted before anybody saw it, the others' plans are as if it had never come."""
     for seed in SEEDS:
-        asked = sum(random_arrivals(Random(seed), 7), [])
+        asked = flat(random_arrivals(Random(seed), 7))
         plans, run = log_of(TIGHT, POLICIES[name], [asked])
         other = Work(TIGHT, checked=False)
         for each in asked[:3]:
@@ -229,7 +229,7 @@ def test_an_abort_at_any_time_changes_nobody_elses_output(depth: int) -> None:
     """meta10: the others get the same tokens, and the engine ends as empty as without it."""
     for seed in SEEDS:
         random = Random(seed)
-        asked = sum(random_arrivals(random, 6), [])
+        asked = flat(random_arrivals(random, 6))
         _, run = log_of(TIGHT, fcfs, [asked])
         other = Work(TIGHT, checked=False)
         for each in [request(90, [1] * 12), *asked]:

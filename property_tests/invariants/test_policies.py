@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from core.build import request
-from invariants.driven import BUILT_IN, POLICIES, TIGHT, log_of, random_arrivals, turns
+from invariants.driven import BUILT_IN, POLICIES, TIGHT, flat, log_of, random_arrivals, turns
 from nanofn.config import Limits
 from nanofn.lab.liveness import Arrivals, study
 from nanofn.lab.work import Work
@@ -58,7 +58,7 @@ def test_the_oldest_is_never_preempted_and_all_end_in_time(policy, depth: int) -
     """inv48: within the sum of (prompt + output) / budget, plus output, plus depth, plus two steps for each."""
     for seed in SEEDS:
         run = Work(TIGHT, checked=False)
-        arrivals = [sum(random_arrivals(Random(seed), 8, is_shared=False), [])]
+        arrivals = [flat(random_arrivals(Random(seed), 8, is_shared=False))]
         num_steps = 0
         for turn in turns(run, policy, arrivals, depth=depth):
             num_steps += turn.step_plan.plan_id is not None
