@@ -24,7 +24,7 @@ def losers(turn):
 
 
 def test_victims_yield_to_their_betters_only_and_only_if_blocks_are_short() -> None:
-    """inv30: under priorities, whoever is preempted ranks behind one that got blocks, and too few were free."""
+    """inv30: under priorities, the last in rank yields, to one before it that got blocks, and only if too few were free."""
     policy, count = by_key(lambda each: each.priority, is_fixed=True, watermark=0), 0
     for seed in SEEDS:
         run = Work(TIGHT, checked=False)
@@ -37,6 +37,9 @@ def test_victims_yield_to_their_betters_only_and_only_if_blocks_are_short() -> N
             best = min(rank[key] for key in gained if key in rank)
             assert all(rank[key] > best for key in losers(turn))
             assert len(turn.step_plan.new_blocks) > turn.before.pool.num_free
+            if set(turn.step_plan.entries.num_tokens) == {1}:  # one block is enough for each, so the last one has it
+                kept = [rank[key] for key in turn.after.running.sequence_id if key in rank]
+                assert min(rank[key] for key in losers(turn)) > max(kept)
             count += 1
     assert count >= 8
 
