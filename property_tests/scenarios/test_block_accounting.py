@@ -11,8 +11,12 @@ from nanofn.policy import fcfs
 from nanofn.schedule.admit import admit
 from nanofn.schedule.commit import commit
 from nanofn.schedule.plan import plan
+from nanofn.state.block_pool import BlockPool, allocate, release, share
+from nanofn.state.chunked import Chunked
+from nanofn.state.digest import Digest
 from nanofn.state.effects import Preempted
 from nanofn.state.engine_state import initial_state
+from nanofn.state.prefix_index import PrefixIndex, publish
 from nanofn.state.step_plan import StepResult
 from scenarios.row import row
 
@@ -176,3 +180,18 @@ def test_an_output_is_never_longer_than_max_tokens(max_tokens: int) -> None:
         run = work(request(0, 3, max_tokens))
         run.drain(fcfs, depth=depth)
         assert run.endings[0] == ("length", len(run.outputs[0])) == ("length", max_tokens)
+
+
+@row("L15")
+@pytest.mark.parametrize("place", [0, 7_000, 19_999])
+def test_a_hit_in_a_large_pool_copies_a_small_part_of_it(place: int) -> None:
+    """Of 20,000 cached blocks one is taken: all but one of the 512-wide pieces of the list are the same objects."""
+    pool, index, blocks = allocate(BlockPool(20_000), PrefixIndex(), 20_000)
+    named = [(block, Digest(block.to_bytes(16, "little"))) for block in blocks]
+    index = publish(index, named)
+    pool = release(pool, index, Chunked().extend(blocks), Chunked().extend([digest for _, digest in named]))
+    assert len(pool.cached) == 20_000
+    after = share(pool, [place])
+    assert len(after.cached) == 19_999
+    kept = {id(chunk) for chunk in after.cached.chunks} & {id(chunk) for chunk in pool.cached.chunks}
+    assert len(kept) == len(pool.cached.chunks) - 1 >= 39
