@@ -99,6 +99,12 @@ def test_a_field_that_is_not_built_yet_is_refused_if_set(field, value, llm):
         llm.generate("a", SamplingParams(**{field: value}))
 
 
+def test_a_stop_token_outside_the_vocabulary_is_refused(llm):
+    """It would index logits that are not there."""
+    with pytest.raises(RequestError, match="stop_token_ids has 100000; ids go from 0 to"):
+        llm.generate("a", SamplingParams(stop_token_ids=[100_000]))
+
+
 def test_prompts_and_parameters_must_be_as_many(llm):
     """One for all, or one each."""
     with pytest.raises(RequestError, match="3 prompts came with 2 SamplingParams"):

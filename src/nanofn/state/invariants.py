@@ -231,9 +231,9 @@ _CHECKS: tuple[tuple[str, Callable[[EngineState], Iterator[str]]], ...] = (
     ("inv9", _placeholders_are_in_flight),
     ("inv10", _lengths),
     ("inv11", _holders_hold_one_prefix),
+    ("inv11", _cached_blocks_are_published),
     ("inv12", _chains_cover_known_tokens),
     ("inv13", _digests_name_contents),
-    ("inv18", _cached_blocks_are_published),
-    ("inv53", _plans_are_in_order),
     ("inv55", _memo_says_what_is_so),
+    ("inv56", _plans_are_in_order),
 )
