@@ -3,6 +3,8 @@
 from collections import deque
 from types import SimpleNamespace
 
+from nanofn.batch.row_sampling import RowSampling
+from nanofn.batch.step_output import StepOutput
 from nanofn.lab.shadow import ShadowExecutor
 from nanofn.llm.loop import Loop
 from nanofn.llm.tracker import Submission, Tracker
@@ -27,7 +29,7 @@ class FakeExecutor:
         self.results = deque()
         self.is_closed = False
 
-    def launch(self, step_plan, starts):
+    def launch(self, step_plan, starts, masks):
         self._count()
         by_row = {start.row: start for start in starts}
         started = {
@@ -43,7 +45,7 @@ class FakeExecutor:
 
     def collect(self):
         self._count()
-        return self.results.popleft()
+        return StepOutput(self.results.popleft())
 
     def forget(self):
         self.results.clear()
@@ -78,8 +80,7 @@ class Engine:
             self.executor,
             policy,
             depth=depth,
-            row_start=self.tracker.row_start,
-            deliver=lambda _, state, effects: self.tracker.absorb(state, effects),
+            observer=self.tracker,
         )
 
     def add(self, request_id, prompt, **fields):
@@ -88,5 +89,7 @@ class Engine:
         params = SamplingParams(temperature=0.0, n=request.n)
         (admitted,) = self.loop.apply(RequestArrived(request))
         assert isinstance(admitted, Admitted)
-        self.tracker.track(Submission(request, None, params, seed=0, streams=False), admitted.sequence_ids)
+        self.tracker.track(
+            Submission(request, None, params, RowSampling(temperature=0.0), 0, False), admitted.sequence_ids
+        )
         return request

@@ -32,14 +32,14 @@ class Faulty:
         if self.wanted(self.num_calls, step_plan):
             raise self.error
 
-    def launch(self, step_plan, starts):
+    def launch(self, step_plan, starts, masks):
         self._maybe(step_plan)
-        self.real.launch(step_plan, starts)
+        self.real.launch(step_plan, starts, masks)
 
     def collect(self):
-        token_ids = self.real.collect()
+        output = self.real.collect()
         self._maybe()
-        return token_ids
+        return output
 
     def forget(self):
         self.real.forget()
@@ -197,11 +197,11 @@ from nanofn import LLM, SamplingParams
 
 class Crashing:
     def __init__(self, real): self.real, self.calls = real, 0
-    def launch(self, step_plan, starts):
+    def launch(self, step_plan, starts, masks):
         self.calls += 1
         if self.calls == 6:
             os.kill(os.getpid(), signal.SIGKILL)
-        self.real.launch(step_plan, starts)
+        self.real.launch(step_plan, starts, masks)
     def __getattr__(self, name): return getattr(self.real, name)
 
 llm = LLM(max_model_len=64, record=sys.argv[1])

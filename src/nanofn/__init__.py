@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from nanofn.llm.llm import LLM as LLM
     from nanofn.llm.output import (
         CompletionOutput as CompletionOutput,
+        Logprob as Logprob,
         RequestOutput as RequestOutput,
         TextDelta as TextDelta,
     )
@@ -32,6 +33,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "LLM": "nanofn.llm.llm",
     "CompletionOutput": "nanofn.llm.output",
+    "Logprob": "nanofn.llm.output",
     "RequestOutput": "nanofn.llm.output",
     "SamplingParams": "nanofn.sampling.params",
     "TextDelta": "nanofn.llm.output",

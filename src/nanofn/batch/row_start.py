@@ -2,7 +2,8 @@
 
 from attrs import frozen
 
-from nanofn.request import Row, TokenId
+from nanofn.batch.row_sampling import RowSampling
+from nanofn.request import Row, SequenceId, TokenId
 
 
 @frozen
@@ -11,14 +12,18 @@ class RowStart:
 
     Attributes:
         row: The row.
+        sequence_id: Its owner.
         token_ids: Every known token, prompt and output, as a resumed sequence brings its output along.
-        temperature: Below 1e-5 means greedy.
+        num_prompt_tokens: How many of them are the prompt.
+        sampling: How its tokens are chosen.
         seed: 64 bits, the noise's key.
         child: Which of the request's samples, a word of the noise's counter.
     """
 
     row: Row
+    sequence_id: SequenceId
     token_ids: tuple[TokenId, ...]
-    temperature: float
+    num_prompt_tokens: int
+    sampling: RowSampling
     seed: int
     child: int

@@ -1,38 +1,54 @@
 """Executor: runs plans in order and returns their tokens in order."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from nanofn.batch.build import build
 from nanofn.batch.row_start import RowStart
+from nanofn.batch.step_output import PromptLogprobs, StepOutput, TokenLogprobs
 from nanofn.config import Limits
+from nanofn.device.read_logprobs import prompt_logprobs, sampled_logprobs
+from nanofn.device.row_params import RowParams
 from nanofn.device.tables import allocate_tables, extend_block_tables, gather_inputs, start_row
 from nanofn.errors import LogitsError
 from nanofn.model.decoder import compute_logits, forward
 from nanofn.model.kv_cache import allocate_kv_cache
 from nanofn.model.params import ModelParams
-from nanofn.request import TokenId
-from nanofn.sampling.sample import sample
+from nanofn.request import Row, SequenceId, TokenId
 from nanofn.state.step_plan import StepPlan
+
+Masks = Mapping[Row, NDArray[np.bool_]]
+"""Device row to [vocab_size]: the ids that may be chosen next."""
+
+NO_MASKS: Masks = MappingProxyType({})
+SampledLogprobs = tuple[tuple[SequenceId, TokenLogprobs], ...]
 
 
 class Executor(Protocol):
     """What the loop needs of a device. Plans run in launch order, as on one stream; nothing else writes the K/V."""
 
-    def launch(self, step_plan: StepPlan, starts: Sequence[RowStart]) -> None:
+    def launch(self, step_plan: StepPlan, starts: Sequence[RowStart], masks: Masks = NO_MASKS) -> None:
         """Queue a plan's work and return; rows that change owner are set up first.
+
+        Args:
+            step_plan: The plan.
+            starts: Its started rows.
+            masks: For rows that follow a grammar, which ids it allows next.
 
         Raises:
             Exception: Nothing of this plan will have a result. Earlier plans' results are still to be had.
         """
         ...
 
-    def collect(self) -> tuple[TokenId, ...]:
-        """Wait for the oldest launched plan; returns its sampled tokens, one per sampling entry, in entry order."""
+    def collect(self) -> StepOutput:
+        """Wait for the oldest launched plan; returns its results."""
         ...
 
     def forget(self) -> None:
@@ -59,32 +75,50 @@ class EagerExecutor:
         self._device = device
         self._tables = allocate_tables(limits, device)
         self._kv_cache = allocate_kv_cache(config, limits.num_blocks, limits.block_size, dtype=dtype, device=device)
-        self._results: deque[Tensor] = deque()
+        self._rows = RowParams(self._tables)
+        self._results: deque[tuple[Tensor, SampledLogprobs, tuple[PromptLogprobs, ...]]] = deque()
 
     @torch.inference_mode()
-    def launch(self, step_plan: StepPlan, starts: Sequence[RowStart]) -> None:
+    def launch(self, step_plan: StepPlan, starts: Sequence[RowStart], masks: Masks = NO_MASKS) -> None:
         """Run a plan; on a CPU it has run when this returns."""
         tables, batch = self._tables, build(step_plan)
         assert self._params is not None
         for start in starts:
             start_row(tables, start)
+            self._rows.start(start)
         extend_block_tables(tables, batch.new_blocks)
         inputs = gather_inputs(tables, batch, self._block_size)
         hidden = forward(self._params, inputs, self._kv_cache)
         sampling = torch.from_numpy(batch.sampling).to(hidden.device, torch.int64)
-        rows = torch.from_numpy(batch.entries[0][batch.sampling]).to(hidden.device, torch.int64)
+        rows = [row for row, samples in zip(step_plan.entries.row, step_plan.entries.samples, strict=True) if samples]
         positions = inputs.seq_lens[sampling]
         logits = compute_logits(self._params, hidden[inputs.query_start_loc[sampling + 1] - 1])
         if bool(torch.isnan(logits).any()):
-            bad = sorted({int(row) for row in rows[torch.isnan(logits).any(dim=1)]})
-            raise LogitsError(f'the model\'s logits are NaN for rows {bad}: check the weights, or use dtype="float32"')
-        token_ids = sample(logits, tables.temperature[rows], tables.seed[rows], positions, tables.child[rows])
+            raise LogitsError(
+                f"the model's logits are NaN for {int(torch.isnan(logits).any(dim=1).sum())} of {len(rows)} sequences; "
+                'check the weights, or use dtype="float32"'
+            )
+        allowed = {row: torch.from_numpy(mask).to(hidden.device) for row, mask in masks.items()}
+        token_ids = self._rows.choose(logits, rows, positions, allowed)
         tables.tokens[rows, positions] = token_ids.to(torch.int64)
-        self._results.append(token_ids)
+        logprobs = sampled_logprobs(logits, token_ids, [self._rows.of(row) for row in rows])
+        self._results.append((token_ids, logprobs, self._prompt_logprobs(step_plan, hidden)))
 
-    def collect(self) -> tuple[TokenId, ...]:
-        """Read the oldest plan's tokens."""
-        return tuple(map(TokenId, self._results.popleft().tolist()))
+    def _prompt_logprobs(self, step_plan: StepPlan, hidden: Tensor) -> tuple[PromptLogprobs, ...]:
+        assert self._params is not None
+        found, first = list[PromptLogprobs | None](), 0
+        for entry in step_plan.entries:
+            start, last = self._rows.of(entry.row), first + entry.num_tokens
+            if start.sampling.prompt_logprobs is not None and entry.first_position + 1 < start.num_prompt_tokens:
+                tokens = self._tables.tokens[entry.row]
+                found.append(prompt_logprobs(self._params, hidden[first:last], tokens, start, entry.first_position))
+            first = last
+        return tuple([each for each in found if each is not None])
+
+    def collect(self) -> StepOutput:
+        """Read the oldest plan's results."""
+        token_ids, logprobs, of_prompts = self._results.popleft()
+        return StepOutput(tuple(map(TokenId, token_ids.tolist())), logprobs, of_prompts)
 
     def forget(self) -> None:
         """Drop uncollected results."""
@@ -103,4 +137,4 @@ class EagerExecutor:
         """Drop weights, tables and cache."""
         self._params = None
         self._results.clear()
-        del self._tables, self._kv_cache
+        del self._rows, self._tables, self._kv_cache

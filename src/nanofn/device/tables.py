@@ -26,6 +26,9 @@ class DeviceTables:
         temperature: [max_num_seqs] fp32.
         seed: [max_num_seqs] int64.
         child: [max_num_seqs] int64.
+        top_k: [max_num_seqs] int64.
+        top_p: [max_num_seqs] fp32.
+        min_p: [max_num_seqs] fp32.
     """
 
     tokens: Tensor
@@ -33,6 +36,9 @@ class DeviceTables:
     temperature: Tensor
     seed: Tensor
     child: Tensor
+    top_k: Tensor
+    top_p: Tensor
+    min_p: Tensor
 
 
 def allocate_tables(limits: Limits, device: torch.device) -> DeviceTables:
@@ -45,6 +51,9 @@ def allocate_tables(limits: Limits, device: torch.device) -> DeviceTables:
         temperature=torch.zeros(num_rows, device=device),
         seed=torch.zeros(num_rows, dtype=torch.int64, device=device),
         child=torch.zeros(num_rows, dtype=torch.int64, device=device),
+        top_k=torch.zeros(num_rows, dtype=torch.int64, device=device),
+        top_p=torch.ones(num_rows, device=device),
+        min_p=torch.zeros(num_rows, device=device),
     )
 
 
@@ -56,7 +65,11 @@ def start_row(tables: DeviceTables, start: RowStart) -> None:
     """
     row, device = start.row, tables.tokens.device
     tables.tokens[row, : len(start.token_ids)] = torch.tensor(start.token_ids, dtype=torch.int64, device=device)
-    tables.temperature[row] = start.temperature
+    sampling = start.sampling
+    tables.temperature[row] = sampling.temperature
+    tables.top_k[row] = sampling.top_k
+    tables.top_p[row] = sampling.top_p
+    tables.min_p[row] = sampling.min_p
     tables.seed[row] = (start.seed + _SIGN_BIT) % _WORD - _SIGN_BIT
     tables.child[row] = start.child
 

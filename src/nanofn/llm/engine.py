@@ -16,8 +16,7 @@ from nanofn.llm.tracker import Submission, Tracker
 from nanofn.request import Hint, RequestId
 from nanofn.state.decision import Policy
 from nanofn.state.effects import Admitted
-from nanofn.state.engine_state import EngineState
-from nanofn.state.events import Effect, Event, HintChanged, RequestAborted, RequestArrived
+from nanofn.state.events import Effect, Event, HintChanged, RequestAborted, RequestArrived, StopStringMatched
 from nanofn.state.persistent import sorted_items
 from nanofn.text.tokenizer import Tokenizer
 
@@ -52,8 +51,8 @@ class Engine:
             executor,
             policy,
             depth=depth,
-            row_start=self.tracker.row_start,
-            deliver=_deliverer(self.tracker, log),
+            observer=self.tracker,
+            record=None if log is None else _recorder(log),
         )
         self._owned: set[RequestId] = set()
         self._failed: frozenset[int] = frozenset()
@@ -92,6 +91,8 @@ class Engine:
         try:
             with held_back():
                 self.loop.step()
+                for sequence_id, num_output_tokens in self.tracker.take_matches():
+                    self.loop.apply(StopStringMatched(sequence_id, num_output_tokens))
         except StepError as error:
             if self._executor.is_alive():
                 raise
@@ -141,12 +142,11 @@ class Engine:
         return self.tracker.take_deltas(request_ids)
 
 
-def _deliverer(tracker: Tracker, log: LogWriter | None) -> Callable[[Event, EngineState, tuple[Effect, ...]], None]:
-    """Hand events to the tracker, then to the log. No method of the engine's: the loop that holds it would keep the engine."""
-    logs = [] if log is None else [log]
+def _recorder(log: LogWriter) -> Callable[[Event, tuple[Effect, ...]], None]:
+    """Write events to a log, as long as that is possible. No method of the engine's: the loop's hold on it would be a cycle."""
+    logs = [log]
 
-    def deliver(event: Event, state: EngineState, effects: tuple[Effect, ...]) -> None:
-        tracker.absorb(state, effects)
+    def record(event: Event, effects: tuple[Effect, ...]) -> None:
         for writer in tuple(logs):
             try:
                 writer.append(event, effects)
@@ -154,4 +154,4 @@ def _deliverer(tracker: Tracker, log: LogWriter | None) -> Callable[[Event, Engi
                 logger.warning("%s cannot be written: the log ends here, the run goes on", writer.path, exc_info=True)
                 logs.clear()
 
-    return deliver
+    return record

@@ -6,6 +6,7 @@ from typing import Any, TypedDict
 
 from attrs import frozen
 
+from nanofn.batch.row_sampling import RowSampling
 from nanofn.config import Limits
 from nanofn.errors import RequestError
 from nanofn.llm.tracker import Submission
@@ -55,6 +56,7 @@ class Intake:
 
     Attributes:
         encode: Text to token ids, special tokens that the tokenizer adds by itself included.
+        encode_plain: Text to token ids, with none added.
         limits: The bounds.
         vocab_size: Rows of the embedding.
         eos_token_ids: What ends a sequence unless `ignore_eos`.
@@ -62,6 +64,7 @@ class Intake:
     """
 
     encode: Callable[[str], Sequence[int]]
+    encode_plain: Callable[[str], Sequence[int]]
     limits: Limits
     vocab_size: int
     eos_token_ids: tuple[TokenId, ...]
@@ -130,11 +133,13 @@ def read_call(
     for place, (prompt, each, fact) in enumerate(zip(prompts, params, facts, strict=True)):
         try:
             text, token_ids = _token_ids(intake, prompt)
-            _check_length(intake, token_ids)
             _check_params(intake, each)
+            token_ids = token_ids[-(each.truncate_prompt_tokens or len(token_ids)) :]
+            _check_length(intake, token_ids)
             request = _request(intake, RequestId(first_request_id + place), token_ids, each, fact, now_us)
             seed = intake.draw_seed() if each.seed is None else each.seed
-            submissions.append(Submission(request, text, each, seed, streams))
+            sampling = _row_sampling(intake, request, each)
+            submissions.append(Submission(request, text, each, sampling, seed, streams))
         except _BadPromptError as problem:
             problems.append((place, str(problem)))
     if problems:
@@ -183,9 +188,21 @@ def _check_params(intake: Intake, params: Any) -> None:
     unbuilt = unbuilt_fields(params)
     if unbuilt:
         raise _BadPromptError(f"SamplingParams field {unbuilt[0]} is not built yet; leave it at its default")
-    for token_id in params.stop_token_ids or ():
-        if not 0 <= token_id < intake.vocab_size:
-            raise _BadPromptError(f"stop_token_ids has {token_id}; ids go from 0 to {intake.vocab_size - 1}")
+    ids = {
+        "stop_token_ids": params.stop_token_ids or (),
+        "allowed_token_ids": params.allowed_token_ids or (),
+        "logit_bias": [token_id for token_id, _ in params.logit_bias or ()],
+    }
+    for name, token_ids in ids.items():
+        for token_id in token_ids:
+            if not 0 <= token_id < intake.vocab_size:
+                raise _BadPromptError(f"{name} has {token_id}; ids go from 0 to {intake.vocab_size - 1}")
+    for name in ("logprobs", "prompt_logprobs"):
+        count = getattr(params, name)
+        if count is not None and count > intake.vocab_size:
+            raise _BadPromptError(
+                f"{name} is {count}, and the vocabulary has {intake.vocab_size} ids; -1 is all of them"
+            )
 
 
 def _request(
@@ -206,11 +223,41 @@ def _request(
         min_tokens=params.min_tokens,
         n=params.n,
         stop_token_ids=tuple(sorted(map(TokenId, stops))),
+        reads_prefix_cache=params.prompt_logprobs is None and not params.skip_reading_prefix_cache,
         arrival_us=now_us,
         priority=facts.priority,
         client=facts.client,
         deadline_us=deadline_us,
     )
+
+
+def _row_sampling(intake: Intake, request: Request, params: SamplingParams) -> RowSampling:
+    return RowSampling(
+        temperature=params.temperature,
+        top_k=params.top_k,
+        top_p=params.top_p,
+        min_p=params.min_p,
+        repetition_penalty=params.repetition_penalty,
+        presence_penalty=params.presence_penalty,
+        frequency_penalty=params.frequency_penalty,
+        logit_bias=tuple([(TokenId(token_id), amount) for token_id, amount in params.logit_bias or ()]),
+        allowed_token_ids=None if params.allowed_token_ids is None else tuple(map(TokenId, params.allowed_token_ids)),
+        bad_words=_bad_words(intake, params),
+        min_tokens=params.min_tokens,
+        end_token_ids=request.stop_token_ids,
+        logprobs=params.logprobs,
+        prompt_logprobs=params.prompt_logprobs,
+    )
+
+
+def _bad_words(intake: Intake, params: SamplingParams) -> tuple[tuple[TokenId, ...], ...]:
+    """Encode each word as it stands at the beginning of a text and after a blank, which are different tokens."""
+    found = dict.fromkeys(
+        tuple(map(TokenId, intake.encode_plain(text)))
+        for word in params.bad_words or ()
+        for text in (word.lstrip(" "), " " + word.lstrip(" "))
+    )
+    return tuple([token_ids for token_ids in found if token_ids])
 
 
 def _is_integer(item: Any) -> bool:

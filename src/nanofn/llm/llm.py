@@ -38,10 +38,9 @@ ParamsLike = SamplingParams | Sequence[SamplingParams] | None
 
 
 class LLM:
-    """A model, ready to generate.
+    """A model, ready to generate; `tokenizer` is its tokenizer.
 
     Use it as a context manager, or call `close`. It belongs to the thread and the process that made it.
-    `tokenizer` is its tokenizer.
     """
 
     def __init__(self, model: str | Path | None = None, **options: Unpack[OptionNames]) -> None:
@@ -87,6 +86,7 @@ class LLM:
         seeds = random.Random(chosen.seed)  # noqa: S311  seeds need no secrecy
         self._intake = Intake(
             encode=parts.tokenizer.encode,
+            encode_plain=parts.tokenizer.encode_plain,
             limits=parts.limits,
             vocab_size=parts.vocab_size,
             eos_token_ids=parts.eos_token_ids,

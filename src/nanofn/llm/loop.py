@@ -3,11 +3,12 @@
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from nanofn.batch.row_start import RowStart
+from nanofn.batch.step_output import StepOutput
 from nanofn.config import Limits
-from nanofn.device.executor import Executor
+from nanofn.device.executor import Executor, Masks
 from nanofn.errors import StepError
 from nanofn.llm.clock import now_us
 from nanofn.llm.guard import oldest_first, patience
@@ -26,6 +27,26 @@ logger = logging.getLogger("nanofn")
 _LONGEST_SLEEP_S = 0.1
 
 
+class Observer(Protocol):
+    """Who keeps what the core leaves out: token logs, texts, parameters."""
+
+    def row_start(self, sequence: SequenceRecord) -> RowStart:
+        """Say what a started sequence's row must know."""
+        ...
+
+    def masks(self, step_plan: StepPlan) -> Masks:
+        """Say which ids a plan's rows may choose, where they follow a grammar."""
+        ...
+
+    def read(self, output: StepOutput) -> None:
+        """Take a plan's results, right before they are committed."""
+        ...
+
+    def absorb(self, state: EngineState, effects: tuple[Effect, ...]) -> None:
+        """Take the effects of an event, right after it, and the state that it led to."""
+        ...
+
+
 class Loop:
     """Folds events into the state, and keeps an executor up to `depth` plans busy.
 
@@ -41,8 +62,8 @@ class Loop:
         policy: Policy[Any],
         *,
         depth: int,
-        row_start: Callable[[SequenceRecord], RowStart],
-        deliver: Callable[[Event, EngineState, tuple[Effect, ...]], None],
+        observer: Observer,
+        record: Callable[[Event, tuple[Effect, ...]], None] | None = None,
     ) -> None:
         """Start with nothing.
 
@@ -51,16 +72,16 @@ class Loop:
             executor: Runs the plans. The loop does not close it.
             policy: Decides.
             depth: Most plans in flight.
-            row_start: Says what a started sequence's row must know.
-            deliver: Gets every event, right after it, with the new state and the effects.
+            observer: Keeps texts and parameters.
+            record: Gets every event with its effects, for a log.
         """
         self.state = initial_state(limits)
         self.depth = depth
         self._executor = executor
         self._policy = policy
         self._policy_state = policy.init
-        self._row_start = row_start
-        self._deliver = deliver
+        self._observer = observer
+        self._record = record
         self._news: list[Effect] = []
         self._patience = patience(limits)
         self._steps_without_output = 0
@@ -80,7 +101,9 @@ class Loop:
     def _rebind(self, event: Event, state: EngineState, effects: tuple[Effect, ...]) -> None:
         self.state = state
         self._news.extend(effects)
-        self._deliver(event, state, effects)
+        self._observer.absorb(state, effects)
+        if self._record is not None:
+            self._record(event, effects)
 
     def step(self) -> None:
         """Launch until `depth` plans fly or nothing can be planned, then commit the oldest.
@@ -102,7 +125,7 @@ class Loop:
             return False
         self._steps_without_output += 1
         try:
-            self._executor.launch(step_plan, self._starts(step_plan))
+            self._executor.launch(step_plan, self._starts(step_plan), self._observer.masks(step_plan))
         except BaseException as error:  # noqa: BLE001  Ctrl-C too must leave state and executor in step
             self._fail(step_plan.plan_id, error)
         return True
@@ -143,18 +166,19 @@ class Loop:
     def _starts(self, step_plan: StepPlan) -> Sequence[RowStart]:
         started = [effect.sequence_id for effect in step_plan.effects if isinstance(effect, Started)]
         records = [self.state.running.get(sequence_id) for sequence_id in started]
-        return [self._row_start(record) for record in records if record is not None]
+        return [self._observer.row_start(record) for record in records if record is not None]
 
     def _commit(self) -> None:
         plan_id = self.state.in_flight[0].plan_id
         assert plan_id is not None
         try:
-            token_ids = self._executor.collect()
+            output = self._executor.collect()
         except BaseException as error:  # noqa: BLE001  as above
             self._executor.forget()
             self._fail(plan_id, error)
             return
-        effects = self.apply(StepCompleted(plan_id, StepResult(token_ids, now_us())))
+        self._observer.read(output)
+        effects = self.apply(StepCompleted(plan_id, StepResult(output.token_ids, now_us())))
         if any(isinstance(effect, TokensCommitted) for effect in effects):
             self._steps_without_output = 0
 

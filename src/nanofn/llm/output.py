@@ -1,5 +1,6 @@
 """What a caller gets back. Frozen: a result once returned never changes."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from attrs import asdict, frozen
@@ -15,6 +16,22 @@ def _no_items(record: object, key: object) -> Any:
 
 
 @frozen
+class Logprob:
+    """How likely a token was at its position.
+
+    Attributes:
+        logprob: Natural logarithm of its probability under the model's own distribution: before temperature, filters,
+            penalties and all else.
+        rank: 1 for the likeliest.
+        decoded_token: Its text alone; a part of a character is U+FFFD.
+    """
+
+    logprob: float
+    rank: int
+    decoded_token: str
+
+
+@frozen
 class CompletionOutput:
     """One generated text.
 
@@ -22,18 +39,19 @@ class CompletionOutput:
         index: Which of the request's n.
         text: The new text only, without special tokens unless asked for, and without what ended it.
         token_ids: The new token ids, a stop token included.
-        logprobs: Not built yet: None.
-        cumulative_logprob: Not built yet: None.
+        logprobs: One dict per token from token id to `Logprob`, the token itself first, then the likeliest ones; None unless
+            `SamplingParams.logprobs` asks for it.
+        cumulative_logprob: The tokens' log-probabilities added up; None unless asked for.
         finish_reason: "stop", "length", "abort" or "error"; None while it is not finished.
-        stop_reason: The id of the token that ended it if the caller named it; None for EOS and other reasons.
+        stop_reason: The stop string, or the id of the stop token, if the caller named it; None for EOS and other reasons.
         seed: The 64-bit seed its noise came from: given again, it gives this text again.
     """
 
     index: int
     text: str
     token_ids: tuple[int, ...]
-    logprobs: None
-    cumulative_logprob: None
+    logprobs: tuple[Mapping[int, Logprob], ...] | None
+    cumulative_logprob: float | None
     finish_reason: FinishReason | None
     stop_reason: int | str | None
     seed: int
@@ -68,7 +86,8 @@ class RequestOutput:
         prompt_token_ids: The prompt as the model saw it.
         outputs: One per child, in order.
         finished: Whether all of them ended.
-        prompt_logprobs: Not built yet: None.
+        prompt_logprobs: As `CompletionOutput.logprobs`, for the prompt; None for its first token, which nothing precedes.
+            None altogether unless asked for.
         num_cached_tokens: Prompt tokens of the first child that were found in the prefix cache.
         metrics: When things happened.
     """
@@ -78,7 +97,7 @@ class RequestOutput:
     prompt_token_ids: tuple[int, ...]
     outputs: tuple[CompletionOutput, ...]
     finished: bool
-    prompt_logprobs: None
+    prompt_logprobs: tuple[Mapping[int, Logprob] | None, ...] | None
     num_cached_tokens: int
     metrics: RequestMetrics
 

@@ -1,20 +1,26 @@
 """The tracker: from effects to results. It owns what the core leaves out: token logs, text, parameters, seeds."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from attrs import Factory, define, frozen
 
+from nanofn.batch.row_sampling import RowSampling
 from nanofn.batch.row_start import RowStart
+from nanofn.batch.step_output import StepOutput, TokenLogprobs
+from nanofn.device.executor import NO_MASKS, Masks
 from nanofn.llm.clock import now_us
-from nanofn.llm.output import CompletionOutput, RequestMetrics, RequestOutput, TextDelta
+from nanofn.llm.completion import Completion, reported
+from nanofn.llm.output import Logprob, RequestMetrics, RequestOutput, TextDelta
 from nanofn.llm.summary import Tally
-from nanofn.request import FinishReason, Request, RequestId, SequenceId, TokenId
+from nanofn.request import Request, RequestId, SequenceId, TokenId
 from nanofn.sampling.params import SamplingParams
 from nanofn.state.effects import Finished, Preempted, Started, TokensCommitted
 from nanofn.state.engine_state import EngineState
 from nanofn.state.events import Effect, Launched
 from nanofn.state.sequence import Sequence
+from nanofn.state.step_plan import StepPlan
 from nanofn.text.detokenizer import Detokenizer
+from nanofn.text.stop_strings import StopStrings
 from nanofn.text.tokenizer import Tokenizer
 
 
@@ -26,6 +32,7 @@ class Submission:
         request: What the core gets.
         prompt: The prompt, if it was text.
         params: How to sample and how to end.
+        sampling: What a device row gets of them.
         seed: The noise's key, drawn if the caller gave none.
         streams: Whether text is wanted as it comes.
     """
@@ -33,38 +40,9 @@ class Submission:
     request: Request
     prompt: str | None
     params: SamplingParams
+    sampling: RowSampling
     seed: int
     streams: bool
-
-
-@define(eq=False)
-class Completion:
-    """What one child has produced so far: the token log behind its sequence.
-
-    Attributes:
-        token_ids: Committed output tokens.
-        num_cached_tokens: Prefix hit of its first start.
-        num_preemptions: How often its sequence lost its blocks.
-        has_started: Whether it ever got a row.
-        finish_reason: Set when it ended.
-        stop_token_id: What ended it, if a token did.
-        detokenizer: Present where text is wanted as it comes.
-        num_streamed: Tokens that went into text deltas.
-    """
-
-    token_ids: list[TokenId] = Factory(list)
-    num_cached_tokens: int = 0
-    num_preemptions: int = 0
-    has_started: bool = False
-    finish_reason: FinishReason | None = None
-    stop_token_id: TokenId | None = None
-    detokenizer: Detokenizer | None = None
-    num_streamed: int = 0
-
-    @property
-    def text_ids(self) -> list[TokenId]:
-        """The tokens that make its text: what ended it is not part of it."""
-        return self.token_ids if self.stop_token_id is None else self.token_ids[:-1]
 
 
 @define(eq=False)
@@ -73,6 +51,7 @@ class Tracked:
 
     submission: Submission
     completions: tuple[Completion, ...]
+    prompt_logprobs: dict[int, TokenLogprobs] = Factory(dict)
     is_blamed: bool = False
     first_token_us: int | None = None
 
@@ -89,20 +68,25 @@ class Tracker:
         self.finished: dict[RequestId, RequestOutput] = {}
         self.tally = Tally()
         self._deltas: dict[RequestId, list[TextDelta]] = {}
+        self._matches: list[tuple[SequenceId, int]] = []
         self._tokenizer = tokenizer
         self._tracked: dict[RequestId, Tracked] = {}
-        self._owners: dict[SequenceId, tuple[Tracked, int]] = {}
+        self._owners: dict[SequenceId, tuple[Tracked, Completion]] = {}
+        self._logprobs: dict[SequenceId, TokenLogprobs] = {}
 
     def track(self, submission: Submission, sequence_ids: Iterable[SequenceId]) -> None:
         """Follow a request that the core has just admitted."""
-        params, ids = submission.params, tuple(sequence_ids)
-        detokenizers = [
-            Detokenizer(self._tokenizer, skip_special_tokens=params.skip_special_tokens) if submission.streams else None
-            for _ in ids
-        ]
-        tracked = Tracked(submission, tuple([Completion(detokenizer=each) for each in detokenizers]))
+        completions = tuple([self._completion(submission, *each) for each in enumerate(sequence_ids)])
+        tracked = Tracked(submission, completions)
         self._tracked[submission.request.request_id] = tracked
-        self._owners |= {sequence_id: (tracked, child) for child, sequence_id in enumerate(ids)}
+        self._owners |= {completion.sequence_id: (tracked, completion) for completion in completions}
+
+    def _completion(self, submission: Submission, index: int, sequence_id: SequenceId) -> Completion:
+        params, detokenizer = submission.params, None
+        if submission.streams or params.stop:
+            detokenizer = Detokenizer(self._tokenizer, skip_special_tokens=params.skip_special_tokens)
+        search = StopStrings(params.stop or (), is_included=params.include_stop_str_in_output)
+        return Completion(index, sequence_id, params, self._tokenizer, detokenizer, search)
 
     def blame(self, request_id: RequestId) -> None:
         """Let a request's coming abort count as finish reason "error"."""
@@ -110,33 +94,45 @@ class Tracker:
 
     def row_start(self, sequence: Sequence) -> RowStart:
         """Say what a started sequence's row must know."""
-        tracked, child = self._owners[sequence.sequence_id]
-        outputs = tracked.completions[child].token_ids[: sequence.num_output_tokens]
+        tracked, completion = self._owners[sequence.sequence_id]
+        outputs = completion.token_ids[: sequence.num_output_tokens]
         assert sequence.row is not None
         return RowStart(
             row=sequence.row,
+            sequence_id=sequence.sequence_id,
             token_ids=(*sequence.request.prompt_token_ids, *outputs),
-            temperature=tracked.submission.params.temperature,
+            num_prompt_tokens=sequence.request.num_prompt_tokens,
+            sampling=tracked.submission.sampling,
             seed=tracked.submission.seed,
-            child=child,
+            child=completion.index,
         )
+
+    def masks(self, step_plan: StepPlan) -> Masks:  # noqa: ARG002  grammars come with structured output
+        """No row follows a grammar yet."""
+        return NO_MASKS
+
+    def read(self, output: StepOutput) -> None:
+        """Take log-probabilities; those of tokens that are not committed next are dropped."""
+        self._logprobs = dict(output.logprobs)
+        for each in output.prompt_logprobs:
+            if each.sequence_id in self._owners:
+                tracked, _ = self._owners[each.sequence_id]
+                tracked.prompt_logprobs |= dict(enumerate(each.tokens, each.first_position))
 
     def absorb(self, state: EngineState, effects: tuple[Effect, ...]) -> None:
         """Take in an event's effects, in order, and the state they led to."""
-        touched: dict[SequenceId, tuple[Tracked, int]] = {}
+        touched: dict[SequenceId, tuple[Tracked, Completion]] = {}
         for effect in effects:
             match effect:
                 case TokensCommitted(sequence_ids, token_ids, _):
                     self._append(sequence_ids, token_ids)
                     touched |= {each: self._owners[each] for each in sequence_ids}
                 case Started(sequence_id, num_cached_tokens):
-                    tracked, child = self._owners[sequence_id]
-                    completion = tracked.completions[child]
+                    _, completion = self._owners[sequence_id]
                     if not completion.has_started:
                         completion.has_started, completion.num_cached_tokens = True, num_cached_tokens
                 case Preempted(sequence_id):
-                    tracked, child = self._owners[sequence_id]
-                    tracked.completions[child].num_preemptions += 1
+                    self._owners[sequence_id][1].num_preemptions += 1
                     self.tally.num_preemptions += 1
                 case Finished(sequence_id):
                     touched[sequence_id] = self._end(effect)
@@ -146,38 +142,46 @@ class Tracker:
                     pass
         if touched:
             self.tally.committed(state)
-        for tracked, child in touched.values():
-            self._stream(tracked, child)
-            if all(completion.finish_reason for completion in tracked.completions):
-                request_id = tracked.submission.request.request_id
-                if self._tracked.pop(request_id, None):
-                    self.finished[request_id] = self.output(tracked)
+        for tracked, completion in touched.values():
+            self._settle(tracked, completion)
+
+    def _settle(self, tracked: Tracked, completion: Completion) -> None:
+        """Bring text, stream and result up to date with the tokens."""
+        if completion.finish_reason is None and completion.read_text():
+            # An event that the loop has yet to apply.
+            self._matches.append((completion.sequence_id, len(completion.token_ids)))
+        if tracked.submission.streams:
+            self._stream(tracked, completion)
+        request_id = tracked.submission.request.request_id
+        if all(each.finish_reason for each in tracked.completions) and request_id in self._tracked:
+            del self._tracked[request_id]
+            self.finished[request_id] = self.output(tracked)
 
     def _append(self, sequence_ids: tuple[SequenceId, ...], token_ids: tuple[TokenId, ...]) -> None:
         for sequence_id, token_id in zip(sequence_ids, token_ids, strict=True):
-            tracked, child = self._owners[sequence_id]
-            tracked.completions[child].token_ids.append(token_id)
+            tracked, completion = self._owners[sequence_id]
+            completion.token_ids.append(token_id)
+            if sequence_id in self._logprobs:
+                completion.logprobs.append(self._logprobs[sequence_id])
             if tracked.first_token_us is None:
                 tracked.first_token_us = now_us()
 
-    def _end(self, effect: Finished) -> tuple[Tracked, int]:
-        tracked, child = self._owners.pop(effect.sequence_id)
-        completion = tracked.completions[child]
-        del completion.token_ids[effect.num_output_tokens :]
-        completion.finish_reason = "error" if tracked.is_blamed else effect.finish_reason
-        completion.stop_token_id = effect.stop_token_id
-        return tracked, child
+    def _end(self, effect: Finished) -> tuple[Tracked, Completion]:
+        tracked, completion = self._owners.pop(effect.sequence_id)
+        reason = "error" if tracked.is_blamed else effect.finish_reason
+        completion.end(reason, effect.stop_token_id, effect.num_output_tokens)
+        return tracked, completion
 
-    def _stream(self, tracked: Tracked, child: int) -> None:
-        completion, request_id = tracked.completions[child], tracked.submission.request.request_id
-        if completion.detokenizer is None:
-            return
-        text = completion.detokenizer.push(completion.text_ids[completion.num_streamed :])
-        if completion.finish_reason is not None:
-            text += completion.detokenizer.finish()
+    def take_matches(self) -> list[tuple[SequenceId, int]]:
+        """Hand out which sequences have come to a stop string, each with its number of output tokens."""
+        matches, self._matches = self._matches, []
+        return matches
+
+    def _stream(self, tracked: Tracked, completion: Completion) -> None:
+        request_id = tracked.submission.request.request_id
         token_ids = tuple(completion.token_ids[completion.num_streamed :])
         completion.num_streamed = len(completion.token_ids)
-        delta = TextDelta(request_id, child, text, token_ids, completion.finish_reason)
+        delta = TextDelta(request_id, completion.index, completion.next_piece(), token_ids, completion.finish_reason)
         self._deltas.setdefault(request_id, []).append(delta)
 
     def take_deltas(self, request_ids: Iterable[RequestId]) -> list[TextDelta]:
@@ -186,37 +190,27 @@ class Tracker:
 
     def output(self, tracked: Tracked) -> RequestOutput:
         """Freeze what a request has produced."""
-        submission = tracked.submission
+        submission, completions = tracked.submission, tracked.completions
         request = submission.request
         return RequestOutput(
             request_id=request.request_id,
             prompt=submission.prompt,
             prompt_token_ids=request.prompt_token_ids,
-            outputs=tuple([self._completion_output(tracked, child) for child in range(len(tracked.completions))]),
-            finished=all(completion.finish_reason for completion in tracked.completions),
-            prompt_logprobs=None,
-            num_cached_tokens=tracked.completions[0].num_cached_tokens,
+            outputs=tuple([completion.output(submission.seed) for completion in completions]),
+            finished=all(completion.finish_reason for completion in completions),
+            prompt_logprobs=self._prompt_logprobs(tracked),
+            num_cached_tokens=completions[0].num_cached_tokens,
             metrics=RequestMetrics(
                 arrival_time=request.arrival_us / 1e6,
                 first_token_time=None if tracked.first_token_us is None else tracked.first_token_us / 1e6,
                 finished_time=now_us() / 1e6,
-                num_preemptions=sum(completion.num_preemptions for completion in tracked.completions),
+                num_preemptions=sum(completion.num_preemptions for completion in completions),
             ),
         )
 
-    def _completion_output(self, tracked: Tracked, child: int) -> CompletionOutput:
-        completion, submission = tracked.completions[child], tracked.submission
-        params, stop_token_id = submission.params, completion.stop_token_id
-        text = ""
-        if params.detokenize:
-            text = self._tokenizer.decode(completion.text_ids, skip_special_tokens=params.skip_special_tokens)
-        return CompletionOutput(
-            index=child,
-            text=text,
-            token_ids=tuple(completion.token_ids),
-            logprobs=None,
-            cumulative_logprob=None,
-            finish_reason=completion.finish_reason,
-            stop_reason=stop_token_id if stop_token_id in (params.stop_token_ids or ()) else None,
-            seed=submission.seed,
-        )
+    def _prompt_logprobs(self, tracked: Tracked) -> tuple[Mapping[int, Logprob] | None, ...] | None:
+        """Report what is known: of a prompt that was cut short, its first positions."""
+        if tracked.submission.params.prompt_logprobs is None:
+            return None
+        found = tracked.prompt_logprobs
+        return None, *reported(self._tokenizer, [found[position] for position in sorted(found)])

@@ -10,26 +10,10 @@ from attrs import evolve, field, fields, frozen
 from nanofn.errors import ParameterError
 
 UNBUILT = (
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-    "top_p",
-    "top_k",
-    "min_p",
-    "min_tokens",
-    "stop",
-    "include_stop_str_in_output",
-    "logit_bias",
-    "allowed_token_ids",
-    "bad_words",
-    "logprobs",
-    "prompt_logprobs",
     "logprob_token_ids",
     "flat_logprobs",
-    "truncate_prompt_tokens",
     "structured_outputs",
     "spaces_between_special_tokens",
-    "skip_reading_prefix_cache",
     "thinking_token_budget",
     "repetition_detection",
 )
@@ -73,26 +57,26 @@ class SamplingParams:
         stop_token_ids: Further token ids that end the output.
         skip_special_tokens: Leave special tokens out of the text.
         detokenize: False leaves the text empty.
-        top_p: Not built yet, like all that follow.
-        top_k: 0 or -1 is off.
-        min_p: 0 is off.
-        min_tokens: Output tokens before anything may stop it.
-        stop: Texts that end the output.
+        top_p: Sample from the likeliest ids that together have this probability; 1 is off.
+        top_k: Sample from this many likeliest ids; 0 or -1 is off.
+        min_p: Sample from ids at least this likely relative to the likeliest; 0 is off.
+        min_tokens: Output tokens before anything may stop it: no end token is sampled, no stop string counts.
+        stop: Texts that end the output, also where they lie across tokens; the one that is complete first counts.
         include_stop_str_in_output: Keep the stop text.
-        presence_penalty: 0 is off.
-        frequency_penalty: 0 is off.
-        repetition_penalty: 1 is off.
+        presence_penalty: Subtracted from the logits of tokens in the output; 0 is off.
+        frequency_penalty: Subtracted for each time that a token is in the output; 0 is off.
+        repetition_penalty: Divides positive and multiplies negative logits of tokens in prompt or output; 1 is off.
         logit_bias: Token id to what is added to its logit.
         allowed_token_ids: The only ids that may be sampled.
-        bad_words: Texts that may not appear.
-        logprobs: How many likeliest tokens to report at each position.
-        prompt_logprobs: The same for the prompt.
-        logprob_token_ids: Ids to report at each position, besides the chosen one.
-        flat_logprobs: Report in one flat record.
+        bad_words: Texts that may not appear in the output.
+        logprobs: How many likeliest tokens to report at each position besides the sampled one; -1 is all.
+        prompt_logprobs: The same for the prompt; it is then computed whole, whatever the prefix cache holds.
         truncate_prompt_tokens: Keep only so many last prompt tokens.
+        skip_reading_prefix_cache: Compute the whole prompt.
+        logprob_token_ids: Not built yet, like all that follow.
+        flat_logprobs: Report in one flat record.
         structured_outputs: A grammar that the output follows.
         spaces_between_special_tokens: False joins special tokens without blanks.
-        skip_reading_prefix_cache: Compute the whole prompt.
         thinking_token_budget: Most tokens of thinking.
         repetition_detection: When to end an output that repeats itself.
 
@@ -154,6 +138,8 @@ class SamplingParams:
             raise ParameterError("min_tokens", self.min_tokens, f"at most max_tokens, which is {self.max_tokens}")
         if self.seed is not None and not (_is_whole(self.seed) and -(2**63) <= self.seed < 2**64):
             raise ParameterError("seed", self.seed, "an integer of 64 bits, or None")
+        if self.stop and not self.detokenize:
+            raise ParameterError("detokenize", False, "True where `stop` is given, which is looked for in the text")
         if self.allowed_token_ids == ():
             raise ParameterError("allowed_token_ids", [], "a list of at least one id, or None")
         self._check_lists()

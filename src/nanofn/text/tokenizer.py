@@ -35,6 +35,11 @@ class Tokenizer:
         ids: list[int] = self._inner(text).input_ids
         return ids
 
+    def encode_plain(self, text: str) -> list[int]:
+        """Turn text into ids, with no special tokens around it."""
+        ids: list[int] = self._inner(text, add_special_tokens=False).input_ids
+        return ids
+
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Turn ids into text. Never fails: bytes that are no UTF-8 become U+FFFD, ids without a token nothing."""
         known = [token_id for token_id in token_ids if 0 <= token_id < self.vocab_size]

@@ -1,0 +1,104 @@
+"""RowParams: what each row was told about choosing tokens, and the steps from its logits to a choice."""
+
+import torch
+from torch import Tensor
+
+from nanofn.batch.row_start import RowStart
+from nanofn.device.tables import DeviceTables
+from nanofn.request import Row
+from nanofn.sampling.adjust import allow_only, forbid, penalise
+from nanofn.sampling.sample import sample
+
+
+class RowParams:
+    """Keeps the rows' owners and adjusts their logits. Rows without adjustments cost nothing.
+
+    Penalties count the tokens of the row's own table at each step. So they are right after preemption, under chunked
+    prefill and with a token that no host has seen yet.
+    """
+
+    def __init__(self, tables: DeviceTables) -> None:
+        self._tables = tables
+        self._starts: dict[int, RowStart] = {}
+
+    def start(self, start: RowStart) -> None:
+        """Note a row's new owner."""
+        self._starts[start.row] = start
+
+    def of(self, row: Row) -> RowStart:
+        """Look a row's owner up."""
+        return self._starts[row]
+
+    def choose(self, logits: Tensor, rows: list[Row], positions: Tensor, masks: dict[Row, Tensor]) -> Tensor:
+        """Adjust logits and sample.
+
+        Args:
+            logits: [num_rows, vocab_size] fp32. Read only.
+            rows: [num_rows] device rows.
+            positions: [num_rows] int64. Position of the token being sampled.
+            masks: [vocab_size] bool for rows that follow a grammar: what it allows now.
+
+        Returns:
+            [num_rows] int32 token ids.
+        """
+        tables, device = self._tables, logits.device
+        starts = [self._starts[row] for row in rows]
+        changed = {
+            place: self._adjusted(logits[place], start, position, masks.get(start.row))
+            for place, (start, position) in enumerate(zip(starts, positions.tolist(), strict=True))
+            if start.row in masks or _adjusts(start, position)
+        }
+        if changed:
+            logits = logits.clone()
+            for place, row_logits in changed.items():
+                logits[place] = row_logits
+        index = torch.tensor(rows, dtype=torch.int64, device=device)
+        filters: tuple[Tensor, ...] = ()
+        if any(start.sampling.filters for start in starts):
+            filters = tables.top_k[index], tables.top_p[index], tables.min_p[index]
+        return sample(logits, tables.temperature[index], tables.seed[index], positions, tables.child[index], *filters)
+
+    def _adjusted(self, logits: Tensor, start: RowStart, position: int, mask: Tensor | None) -> Tensor:
+        sampling, tokens = start.sampling, self._tables.tokens[start.row]
+
+        def ids(values: tuple[int, ...]) -> Tensor:
+            return torch.tensor(values, dtype=torch.int64, device=logits.device)
+
+        if mask is not None:
+            logits = logits.masked_fill(~mask, -torch.inf)
+        if sampling.allowed_token_ids is not None:
+            logits = allow_only(logits, ids(sampling.allowed_token_ids))
+        if sampling.bad_words:
+            output = tuple(tokens[start.num_prompt_tokens : position].tolist())
+            banned = [word[-1] for word in sampling.bad_words if _ends_with(output, word[:-1])]
+            logits = forbid(logits, ids(tuple(banned)))
+        if position - start.num_prompt_tokens < sampling.min_tokens:
+            logits = forbid(logits, ids(sampling.end_token_ids))
+        if sampling.logit_bias:
+            biased, amounts = zip(*sampling.logit_bias, strict=True)
+            logits = logits.index_add(0, ids(biased), torch.tensor(amounts, device=logits.device))
+        if sampling.penalises:
+            logits = penalise(
+                logits,
+                tokens[: start.num_prompt_tokens],
+                tokens[start.num_prompt_tokens : position],
+                repetition=sampling.repetition_penalty,
+                presence=sampling.presence_penalty,
+                frequency=sampling.frequency_penalty,
+            )
+        return logits
+
+
+def _adjusts(start: RowStart, position: int) -> bool:
+    sampling = start.sampling
+    return bool(
+        sampling.penalises
+        or sampling.logit_bias
+        or sampling.bad_words
+        or sampling.allowed_token_ids is not None
+        or position - start.num_prompt_tokens < sampling.min_tokens
+    )
+
+
+def _ends_with(output: tuple[int, ...], tail: tuple[int, ...]) -> bool:
+    return not tail or output[-len(tail) :] == tail

@@ -1,0 +1,134 @@
+"""Completion: what one child of a request has produced so far, and its text as it comes."""
+
+from collections.abc import Mapping, Sequence
+
+from attrs import Factory, define
+
+from nanofn.batch.step_output import TokenLogprobs
+from nanofn.llm.output import CompletionOutput, Logprob
+from nanofn.request import FinishReason, SequenceId, TokenId
+from nanofn.sampling.params import SamplingParams
+from nanofn.text.detokenizer import Detokenizer
+from nanofn.text.stop_strings import StopStrings
+from nanofn.text.tokenizer import Tokenizer
+
+
+@define(eq=False)
+class Completion:
+    """The token log behind a sequence, and its text.
+
+    Attributes:
+        index: Which child.
+        sequence_id: Its sequence.
+        params: How it is sampled and ended.
+        tokenizer: For its text.
+        detokenizer: Present where text is wanted as it comes: for a stream, or to look for stop strings in it.
+        stop_strings: Looks for them; without any it only keeps the text.
+        token_ids: Committed output tokens.
+        logprobs: One each, if asked for.
+        num_cached_tokens: Prefix hit of its first start.
+        num_preemptions: How often its sequence lost its blocks.
+        has_started: Whether it ever got a row.
+        finish_reason: Set when it ended.
+        stop_token_id: What ended it, if a token did.
+        num_streamed: Tokens that went into text deltas.
+        num_streamed_characters: Characters that did.
+    """
+
+    index: int
+    sequence_id: SequenceId
+    params: SamplingParams
+    tokenizer: Tokenizer
+    detokenizer: Detokenizer | None
+    stop_strings: StopStrings
+    token_ids: list[TokenId] = Factory(list)
+    logprobs: list[TokenLogprobs] = Factory(list)
+    num_cached_tokens: int = 0
+    num_preemptions: int = 0
+    has_started: bool = False
+    finish_reason: FinishReason | None = None
+    stop_token_id: TokenId | None = None
+    num_streamed: int = 0
+    num_streamed_characters: int = 0
+    _num_read: int = 0
+
+    def read_text(self, ending_id: TokenId | None = None) -> bool:
+        """Decode what is new; returns whether the text has just come to a stop string.
+
+        Args:
+            ending_id: The last token, if that ended the sequence: it is not part of the text.
+        """
+        if self.detokenizer is None or self.stop_strings.found is not None:
+            return False
+        count = len(self.token_ids)
+        new = self.token_ids[self._num_read :] if ending_id is None else self.token_ids[self._num_read : -1]
+        self._num_read = count
+        piece = self.detokenizer.push(new)
+        return self.stop_strings.push(piece, may_stop=count > self.params.min_tokens)
+
+    def end(self, finish_reason: FinishReason, stop_token_id: TokenId | None, num_output_tokens: int) -> None:
+        """End it with so many tokens. A stop string that the last text completes counts, whatever else ended it."""
+        del self.token_ids[num_output_tokens:]
+        del self.logprobs[num_output_tokens:]
+        self.finish_reason, self.stop_token_id = finish_reason, stop_token_id
+        if self.detokenizer is not None and self.stop_strings.found is None:
+            self.read_text(stop_token_id)
+            may_stop = len(self.token_ids) > self.params.min_tokens
+            self.stop_strings.push(self.detokenizer.finish(), may_stop=may_stop)
+        if self.stop_strings.found is not None and finish_reason in ("stop", "length"):
+            self.finish_reason, self.stop_token_id = "stop", None
+
+    def next_piece(self) -> str:
+        """Hand out the text that is certain by now and was not handed out before."""
+        search = self.stop_strings
+        if search.found is not None:
+            end = search.end
+        else:
+            end = len(search.text) if self.finish_reason is not None else search.num_certain
+        piece = search.text[self.num_streamed_characters : end]
+        self.num_streamed_characters = max(end, self.num_streamed_characters)
+        return piece
+
+    def output(self, seed: int) -> CompletionOutput:
+        """Freeze it."""
+        params, stop_token_id = self.params, self.stop_token_id
+        stop_reason: int | str | None = self.stop_strings.found
+        if stop_reason is None and stop_token_id in (params.stop_token_ids or ()):
+            stop_reason = stop_token_id
+        logprobs = None if params.logprobs is None else reported(self.tokenizer, self.logprobs)
+        return CompletionOutput(
+            index=self.index,
+            text=self._text(),
+            token_ids=tuple(self.token_ids),
+            logprobs=logprobs,
+            cumulative_logprob=None if logprobs is None else sum(each.logprob for each in self.logprobs),
+            finish_reason=self.finish_reason,
+            stop_reason=stop_reason,
+            seed=seed,
+        )
+
+    def _text(self) -> str:
+        if not self.params.detokenize:
+            return ""
+        if self.stop_strings.found is not None:
+            return self.stop_strings.text[: self.stop_strings.end]
+        ids = self.token_ids if self.stop_token_id is None else self.token_ids[:-1]
+        return self.tokenizer.decode(ids, skip_special_tokens=self.params.skip_special_tokens)
+
+
+def reported(tokenizer: Tokenizer, found: Sequence[TokenLogprobs]) -> tuple[Mapping[int, Logprob], ...]:
+    """Turn log-probabilities into what a caller reads: the likeliest ids in order, the token itself always among them."""
+    return tuple([_position(tokenizer, each) for each in found])
+
+
+def _position(tokenizer: Tokenizer, found: TokenLogprobs) -> Mapping[int, Logprob]:
+    entries = {found.token_id: (found.logprob, found.rank)}
+    entries |= {token_id: (logprob, rank) for rank, (token_id, logprob) in enumerate(found.top, 1)}
+    return {
+        token_id: Logprob(
+            logprob,
+            found.rank if token_id == found.token_id else rank,
+            tokenizer.decode([token_id], skip_special_tokens=False),
+        )
+        for token_id, (logprob, rank) in entries.items()
+    }
