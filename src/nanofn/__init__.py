@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         TextDelta as TextDelta,
     )
     from nanofn.sampling.params import SamplingParams as SamplingParams
+    from nanofn.sampling.structured import StructuredOutputsParams as StructuredOutputsParams
 
 __version__ = "0.1.0"
 
@@ -36,6 +37,7 @@ _HOMES = {
     "Logprob": "nanofn.llm.output",
     "RequestOutput": "nanofn.llm.output",
     "SamplingParams": "nanofn.sampling.params",
+    "StructuredOutputsParams": "nanofn.sampling.structured",
     "TextDelta": "nanofn.llm.output",
     "close": "nanofn.api",
     "generate": "nanofn.api",

@@ -103,6 +103,10 @@ class EngineDeadError(NanofnError, RuntimeError):
         return EngineDeadError(self.state, outputs, self.cause)
 
 
+class GrammarError(NanofnError, ValueError):
+    """A form that an output should have cannot be carried out."""
+
+
 class LogError(NanofnError, ValueError):
     """An event log cannot be read.
 

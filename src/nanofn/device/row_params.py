@@ -64,16 +64,17 @@ class RowParams:
         def ids(values: tuple[int, ...]) -> Tensor:
             return torch.tensor(values, dtype=torch.int64, device=logits.device)
 
+        # A restriction that would leave nothing is dropped: the ones before it count more, a grammar most of all.
         if mask is not None:
             logits = logits.masked_fill(~mask, -torch.inf)
         if sampling.allowed_token_ids is not None:
-            logits = allow_only(logits, ids(sampling.allowed_token_ids))
+            logits = _unless_empty(allow_only(logits, ids(sampling.allowed_token_ids)), logits)
         if sampling.bad_words:
             output = tuple(tokens[start.num_prompt_tokens : position].tolist())
             banned = [word[-1] for word in sampling.bad_words if _ends_with(output, word[:-1])]
-            logits = forbid(logits, ids(tuple(banned)))
+            logits = _unless_empty(forbid(logits, ids(tuple(banned))), logits)
         if position - start.num_prompt_tokens < sampling.min_tokens:
-            logits = forbid(logits, ids(sampling.end_token_ids))
+            logits = _unless_empty(forbid(logits, ids(sampling.end_token_ids)), logits)
         if sampling.logit_bias:
             biased, amounts = zip(*sampling.logit_bias, strict=True)
             logits = logits.index_add(0, ids(biased), torch.tensor(amounts, device=logits.device))
@@ -98,6 +99,10 @@ def _adjusts(start: RowStart, position: int) -> bool:
         or sampling.allowed_token_ids is not None
         or position - start.num_prompt_tokens < sampling.min_tokens
     )
+
+
+def _unless_empty(restricted: Tensor, logits: Tensor) -> Tensor:
+    return restricted if bool((restricted > -torch.inf).any()) else logits
 
 
 def _ends_with(output: tuple[int, ...], tail: tuple[int, ...]) -> bool:

@@ -2,52 +2,22 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral
-from typing import Any, TypedDict
+from typing import Any
 
 from attrs import frozen
 
-from nanofn.batch.row_sampling import RowSampling
 from nanofn.config import Limits
-from nanofn.errors import RequestError
+from nanofn.errors import GrammarError, RequestError
+from nanofn.llm.facts import Facts
+from nanofn.llm.row_sampling import row_sampling
 from nanofn.llm.tracker import Submission
-from nanofn.request import Hint, Request, RequestId, TokenId
+from nanofn.request import Request, RequestId, TokenId
 from nanofn.sampling.params import SamplingParams, unbuilt_fields
+from nanofn.sampling.structured import StructuredOutputsParams
+from nanofn.text.grammar import Grammar
 
 PromptLike = str | Sequence[int] | Mapping[str, Any]
 """One prompt: text, token ids, or {"prompt": text} or {"prompt_token_ids": ids}."""
-
-
-class PolicyFacts(TypedDict, total=False):
-    """What a call may tell the policy: one value for all prompts, or a list with one each.
-
-    Attributes:
-        priority: (0) As the policy reads it.
-        client: ("") Whom to account the service to.
-        deadline: (None) Wanted completion, in seconds from now.
-        hint: (None) A predictor's word about each prompt's children, such as an expected output length.
-    """
-
-    priority: int | list[int]
-    client: str | list[str]
-    deadline: float | list[float] | None
-    hint: Hint | list[Hint] | None
-
-
-@frozen
-class Facts:
-    """What a caller tells the policy about one prompt.
-
-    Attributes:
-        priority: Larger or smaller is better as the policy reads it.
-        client: Whom to account the service to.
-        deadline: Wanted completion, in seconds from arrival.
-        hint: A predictor's word, such as an expected output length.
-    """
-
-    priority: int = 0
-    client: str = ""
-    deadline: float | None = None
-    hint: Hint | None = None
 
 
 @frozen
@@ -57,6 +27,7 @@ class Intake:
     Attributes:
         encode: Text to token ids, special tokens that the tokenizer adds by itself included.
         encode_plain: Text to token ids, with none added.
+        compile_grammar: Makes a grammar of a form, or raises `GrammarError`.
         limits: The bounds.
         vocab_size: Rows of the embedding.
         eos_token_ids: What ends a sequence unless `ignore_eos`.
@@ -65,6 +36,7 @@ class Intake:
 
     encode: Callable[[str], Sequence[int]]
     encode_plain: Callable[[str], Sequence[int]]
+    compile_grammar: Callable[[StructuredOutputsParams], Grammar]
     limits: Limits
     vocab_size: int
     eos_token_ids: tuple[TokenId, ...]
@@ -85,20 +57,6 @@ def split_prompts(prompts: Any) -> list[Any]:
         return [prompts]
     items = list(prompts)
     return [items] if items and all(_is_integer(item) for item in items) else items
-
-
-def per_prompt(value: Any, count: int, name: str) -> list[Any]:
-    """Spread one value over all prompts; a list gives one each.
-
-    Raises:
-        RequestError: The list has another length than the call has prompts.
-    """
-    if not isinstance(value, list):
-        return [value] * count
-    if len(value) != count:
-        short = min(len(value), count)
-        raise RequestError(((short, f"{count} prompts came with {len(value)} {name}; give one for all or one each"),))
-    return value
 
 
 def read_call(
@@ -138,8 +96,8 @@ def read_call(
             _check_length(intake, token_ids)
             request = _request(intake, RequestId(first_request_id + place), token_ids, each, fact, now_us)
             seed = intake.draw_seed() if each.seed is None else each.seed
-            sampling = _row_sampling(intake, request, each)
-            submissions.append(Submission(request, text, each, sampling, seed, streams))
+            sampling = row_sampling(each, request, intake.encode_plain)
+            submissions.append(Submission(request, text, each, sampling, seed, streams, _grammar(intake, each)))
         except _BadPromptError as problem:
             problems.append((place, str(problem)))
     if problems:
@@ -223,6 +181,8 @@ def _request(
         min_tokens=params.min_tokens,
         n=params.n,
         stop_token_ids=tuple(sorted(map(TokenId, stops))),
+        # What a grammar allows next is known only after the last token.
+        plans_ahead=params.structured_outputs is None,
         reads_prefix_cache=params.prompt_logprobs is None and not params.skip_reading_prefix_cache,
         arrival_us=now_us,
         priority=facts.priority,
@@ -231,33 +191,13 @@ def _request(
     )
 
 
-def _row_sampling(intake: Intake, request: Request, params: SamplingParams) -> RowSampling:
-    return RowSampling(
-        temperature=params.temperature,
-        top_k=params.top_k,
-        top_p=params.top_p,
-        min_p=params.min_p,
-        repetition_penalty=params.repetition_penalty,
-        presence_penalty=params.presence_penalty,
-        frequency_penalty=params.frequency_penalty,
-        logit_bias=tuple([(TokenId(token_id), amount) for token_id, amount in params.logit_bias or ()]),
-        allowed_token_ids=None if params.allowed_token_ids is None else tuple(map(TokenId, params.allowed_token_ids)),
-        bad_words=_bad_words(intake, params),
-        min_tokens=params.min_tokens,
-        end_token_ids=request.stop_token_ids,
-        logprobs=params.logprobs,
-        prompt_logprobs=params.prompt_logprobs,
-    )
-
-
-def _bad_words(intake: Intake, params: SamplingParams) -> tuple[tuple[TokenId, ...], ...]:
-    """Encode each word as it stands at the beginning of a text and after a blank, which are different tokens."""
-    found = dict.fromkeys(
-        tuple(map(TokenId, intake.encode_plain(text)))
-        for word in params.bad_words or ()
-        for text in (word.lstrip(" "), " " + word.lstrip(" "))
-    )
-    return tuple([token_ids for token_ids in found if token_ids])
+def _grammar(intake: Intake, params: SamplingParams) -> Grammar | None:
+    if params.structured_outputs is None:
+        return None
+    try:
+        return intake.compile_grammar(params.structured_outputs)
+    except GrammarError as error:
+        raise _BadPromptError(str(error)) from error
 
 
 def _is_integer(item: Any) -> bool:

@@ -11,12 +11,10 @@ from nanofn.errors import EngineDeadError, Interrupted, UsageError
 from nanofn.llm.assemble import assemble
 from nanofn.llm.clock import now_us
 from nanofn.llm.engine import Engine
+from nanofn.llm.facts import PolicyFacts, per_prompt, read_facts
 from nanofn.llm.intake import (
-    Facts,
     Intake,
-    PolicyFacts,
     PromptLike,
-    per_prompt,
     read_call,
     split_conversations,
     split_prompts,
@@ -24,6 +22,7 @@ from nanofn.llm.intake import (
 from nanofn.llm.options import OptionNames, read_options
 from nanofn.llm.output import RequestOutput, TextDelta
 from nanofn.llm.progress import Progress
+from nanofn.llm.reasoning import answers
 from nanofn.llm.summary import RunSummary
 from nanofn.llm.tracker import Submission
 from nanofn.request import Hint, RequestId
@@ -31,6 +30,7 @@ from nanofn.sampling.params import SamplingParams
 from nanofn.state.effects import PrefixCacheCleared
 from nanofn.state.engine_state import EngineState
 from nanofn.state.events import PrefixCacheReset
+from nanofn.text.grammar import Grammars
 from nanofn.text.tokenizer import Message, Tokenizer
 
 ParamsLike = SamplingParams | Sequence[SamplingParams] | None
@@ -87,6 +87,7 @@ class LLM:
         self._intake = Intake(
             encode=parts.tokenizer.encode,
             encode_plain=parts.tokenizer.encode_plain,
+            compile_grammar=Grammars(parts.tokenizer, parts.vocab_size, parts.eos_token_ids).compile,
             limits=parts.limits,
             vocab_size=parts.vocab_size,
             eos_token_ids=parts.eos_token_ids,
@@ -162,6 +163,7 @@ class LLM:
         use_tqdm: bool = True,
         chat_template: str | None = None,
         add_generation_prompt: bool = True,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
         **facts: Unpack[PolicyFacts],
     ) -> list[RequestOutput]:
         """Answer one conversation or many.
@@ -172,6 +174,7 @@ class LLM:
             use_tqdm: As for `generate`.
             chat_template: A Jinja template; None is the tokenizer's own.
             add_generation_prompt: End the prompt with the words that open the answer.
+            chat_template_kwargs: What else the template reads, such as {"enable_thinking": False} for Qwen3.
             facts: As for `generate`.
 
         Returns:
@@ -182,13 +185,11 @@ class LLM:
             RequestError: As for `generate`.
         """
         self._check_usable()
-        prompts = [
-            self.tokenizer.render_chat(
-                conversation, chat_template=chat_template, add_generation_prompt=add_generation_prompt
-            )
-            for conversation in split_conversations(messages)
-        ]
-        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm, **facts)
+        options: dict[str, Any] = {"chat_template": chat_template, "add_generation_prompt": add_generation_prompt}
+        options |= chat_template_kwargs or {}
+        prompts = [self.tokenizer.render_chat(each, **options) for each in split_conversations(messages)]
+        outputs = self.generate(prompts, sampling_params, use_tqdm=use_tqdm, **facts)
+        return answers(self.tokenizer, outputs, chat_template)
 
     def stream(
         self,
@@ -271,11 +272,7 @@ class LLM:
         self._check_usable()
         count = len(prompts)
         params = self._default_params if sampling_params is None else sampling_params
-        unknown = sorted(facts.keys() - PolicyFacts.__annotations__.keys())
-        if unknown:
-            raise TypeError(f"there is no option {unknown[0]!r}; options are {', '.join(PolicyFacts.__annotations__)}")
-        given = {name: per_prompt(value, count, name) for name, value in facts.items()}
-        told = [Facts(**{name: values[place] for name, values in given.items()}) for place in range(count)]
+        told = read_facts(facts, count)
         submissions = read_call(
             self._intake,
             prompts,

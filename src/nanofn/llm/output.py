@@ -45,6 +45,8 @@ class CompletionOutput:
         finish_reason: "stop", "length", "abort" or "error"; None while it is not finished.
         stop_reason: The stop string, or the id of the stop token, if the caller named it; None for EOS and other reasons.
         seed: The 64-bit seed its noise came from: given again, it gives this text again.
+        reasoning: In a conversation, what the model thought before it answered, if its template has marks for that; `text` is
+            then the answer alone.
     """
 
     index: int
@@ -55,6 +57,7 @@ class CompletionOutput:
     finish_reason: FinishReason | None
     stop_reason: int | str | None
     seed: int
+    reasoning: str | None = None
 
     __getitem__ = _no_items
 

@@ -2,7 +2,9 @@
 
 from collections.abc import Iterable, Mapping
 
+import numpy as np
 from attrs import Factory, define, frozen
+from numpy.typing import NDArray
 
 from nanofn.batch.row_sampling import RowSampling
 from nanofn.batch.row_start import RowStart
@@ -12,7 +14,7 @@ from nanofn.llm.clock import now_us
 from nanofn.llm.completion import Completion, reported
 from nanofn.llm.output import Logprob, RequestMetrics, RequestOutput, TextDelta
 from nanofn.llm.summary import Tally
-from nanofn.request import Request, RequestId, SequenceId, TokenId
+from nanofn.request import Request, RequestId, Row, SequenceId, TokenId
 from nanofn.sampling.params import SamplingParams
 from nanofn.state.effects import Finished, Preempted, Started, TokensCommitted
 from nanofn.state.engine_state import EngineState
@@ -20,6 +22,7 @@ from nanofn.state.events import Effect, Launched
 from nanofn.state.sequence import Sequence
 from nanofn.state.step_plan import StepPlan
 from nanofn.text.detokenizer import Detokenizer
+from nanofn.text.grammar import Grammar
 from nanofn.text.stop_strings import StopStrings
 from nanofn.text.tokenizer import Tokenizer
 
@@ -35,6 +38,7 @@ class Submission:
         sampling: What a device row gets of them.
         seed: The noise's key, drawn if the caller gave none.
         streams: Whether text is wanted as it comes.
+        grammar: What the output must follow.
     """
 
     request: Request
@@ -43,6 +47,7 @@ class Submission:
     sampling: RowSampling
     seed: int
     streams: bool
+    grammar: Grammar | None = None
 
 
 @define(eq=False)
@@ -86,7 +91,8 @@ class Tracker:
         if submission.streams or params.stop:
             detokenizer = Detokenizer(self._tokenizer, skip_special_tokens=params.skip_special_tokens)
         search = StopStrings(params.stop or (), is_included=params.include_stop_str_in_output)
-        return Completion(index, sequence_id, params, self._tokenizer, detokenizer, search)
+        matcher = None if submission.grammar is None else submission.grammar.start()
+        return Completion(index, sequence_id, params, self._tokenizer, detokenizer, search, matcher)
 
     def blame(self, request_id: RequestId) -> None:
         """Let a request's coming abort count as finish reason "error"."""
@@ -107,9 +113,14 @@ class Tracker:
             child=completion.index,
         )
 
-    def masks(self, step_plan: StepPlan) -> Masks:  # noqa: ARG002  grammars come with structured output
-        """No row follows a grammar yet."""
-        return NO_MASKS
+    def masks(self, step_plan: StepPlan) -> Masks:
+        """Say which ids may come next where an output follows a grammar."""
+        entries, masks = step_plan.entries, dict[Row, NDArray[np.bool_]]()
+        for sequence_id, row, samples in zip(entries.sequence_id, entries.row, entries.samples, strict=True):
+            _, completion = self._owners[sequence_id]
+            if samples and completion.matcher is not None:
+                masks[row] = completion.matcher.allowed()
+        return masks or NO_MASKS
 
     def read(self, output: StepOutput) -> None:
         """Take log-probabilities; those of tokens that are not committed next are dropped."""
@@ -147,7 +158,8 @@ class Tracker:
 
     def _settle(self, tracked: Tracked, completion: Completion) -> None:
         """Bring text, stream and result up to date with the tokens."""
-        if completion.finish_reason is None and completion.read_text():
+        is_over = completion.matcher is not None and completion.matcher.is_over
+        if completion.finish_reason is None and (completion.read_text() or is_over):
             # An event that the loop has yet to apply.
             self._matches.append((completion.sequence_id, len(completion.token_ids)))
         if tracked.submission.streams:
@@ -161,6 +173,8 @@ class Tracker:
         for sequence_id, token_id in zip(sequence_ids, token_ids, strict=True):
             tracked, completion = self._owners[sequence_id]
             completion.token_ids.append(token_id)
+            if completion.matcher is not None:
+                completion.matcher.advance(token_id)
             if sequence_id in self._logprobs:
                 completion.logprobs.append(self._logprobs[sequence_id])
             if tracked.first_token_us is None:

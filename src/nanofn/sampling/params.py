@@ -8,11 +8,11 @@ from typing import Any, Self
 from attrs import evolve, field, fields, frozen
 
 from nanofn.errors import ParameterError
+from nanofn.sampling.structured import StructuredOutputsParams
 
 UNBUILT = (
     "logprob_token_ids",
     "flat_logprobs",
-    "structured_outputs",
     "spaces_between_special_tokens",
     "thinking_token_budget",
     "repetition_detection",
@@ -41,6 +41,11 @@ def _as_tuple(value: Any) -> Any:
         return (value,)
     # What is no list at all is left for the check.
     return tuple([_as_whole(item) for item in value]) if isinstance(value, Iterable) else value
+
+
+def _as_form(value: Any) -> Any:
+    """Take a dict for the record that it fills."""
+    return StructuredOutputsParams(**value) if isinstance(value, Mapping) else value
 
 
 @frozen(kw_only=True)
@@ -73,9 +78,9 @@ class SamplingParams:
         prompt_logprobs: The same for the prompt; it is then computed whole, whatever the prefix cache holds.
         truncate_prompt_tokens: Keep only so many last prompt tokens.
         skip_reading_prefix_cache: Compute the whole prompt.
+        structured_outputs: The form of the output: `StructuredOutputsParams`, or a dict of its fields.
         logprob_token_ids: Not built yet, like all that follow.
         flat_logprobs: Report in one flat record.
-        structured_outputs: A grammar that the output follows.
         spaces_between_special_tokens: False joins special tokens without blanks.
         thinking_token_budget: Most tokens of thinking.
         repetition_detection: When to end an output that repeats itself.
@@ -109,7 +114,7 @@ class SamplingParams:
     logprob_token_ids: tuple[int, ...] | None = field(default=None, converter=_as_tuple)
     flat_logprobs: bool = False
     truncate_prompt_tokens: int | None = field(default=None, converter=_as_whole)
-    structured_outputs: Any = None
+    structured_outputs: StructuredOutputsParams | None = field(default=None, converter=_as_form)
     spaces_between_special_tokens: bool = True
     skip_reading_prefix_cache: bool | None = None
     thinking_token_budget: int | None = field(default=None, converter=_as_whole)
@@ -138,6 +143,8 @@ class SamplingParams:
             raise ParameterError("min_tokens", self.min_tokens, f"at most max_tokens, which is {self.max_tokens}")
         if self.seed is not None and not (_is_whole(self.seed) and -(2**63) <= self.seed < 2**64):
             raise ParameterError("seed", self.seed, "an integer of 64 bits, or None")
+        if not isinstance(self.structured_outputs, (StructuredOutputsParams, type(None))):
+            raise ParameterError("structured_outputs", self.structured_outputs, "StructuredOutputsParams(...), or None")
         if self.stop and not self.detokenize:
             raise ParameterError("detokenize", False, "True where `stop` is given, which is looked for in the text")
         if self.allowed_token_ids == ():

@@ -18,13 +18,14 @@ class Tokenizer:
         vocab_size: Ids from here on have no token; a model's logits may have more rows.
         eos_token_id: The tokenizer's own end-of-sequence token, if it names one.
         special_token_ids: What `skip_special_tokens` leaves out.
+        inner: transformers' tokenizer.
         byte_token_ids: Tokens such as <0xE2> that stand for one byte; a run of them is decoded as a whole, so its text
             is uncertain while it may go on. Byte-level vocabularies have none.
     """
 
     def __init__(self, inner: Any) -> None:
         added = inner.added_tokens_decoder
-        self._inner = inner
+        self.inner = inner
         self.vocab_size = max(len(inner), 1 + max(added, default=-1))
         self.eos_token_id: TokenId | None = inner.eos_token_id
         self.special_token_ids = frozenset([token_id for token_id, token in added.items() if token.special])
@@ -32,21 +33,26 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Turn text into ids, with the special tokens that the tokenizer adds by itself."""
-        ids: list[int] = self._inner(text).input_ids
+        ids: list[int] = self.inner(text).input_ids
         return ids
 
     def encode_plain(self, text: str) -> list[int]:
         """Turn text into ids, with no special tokens around it."""
-        ids: list[int] = self._inner(text, add_special_tokens=False).input_ids
+        ids: list[int] = self.inner(text, add_special_tokens=False).input_ids
         return ids
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Turn ids into text. Never fails: bytes that are no UTF-8 become U+FFFD, ids without a token nothing."""
         known = [token_id for token_id in token_ids if 0 <= token_id < self.vocab_size]
-        text: str = self._inner.decode(
+        text: str = self.inner.decode(
             known, skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False
         )
         return text
+
+    def thinks(self, chat_template: str | None = None) -> bool:
+        """Whether a chat template, or the tokenizer's own, has marks for what a model thinks before it answers."""
+        template = chat_template or self.inner.chat_template
+        return "</think>" in str(template)
 
     def render_chat(
         self,
@@ -54,13 +60,20 @@ class Tokenizer:
         *,
         chat_template: str | None = None,
         add_generation_prompt: bool = True,
+        **template_kwargs: Any,
     ) -> list[int]:
         """Turn a conversation into a prompt's ids. The template alone decides about special tokens: no double BOS.
+
+        Args:
+            messages: The conversation.
+            chat_template: A Jinja template; None is the tokenizer's own.
+            add_generation_prompt: End with the words that open the answer.
+            template_kwargs: What else the template reads, such as Qwen3's `enable_thinking`.
 
         Raises:
             ChatTemplateError: There is no template, or it does not take these messages.
         """
-        if chat_template is None and self._inner.chat_template is None:
+        if chat_template is None and self.inner.chat_template is None:
             raise ChatTemplateError(
                 "the tokenizer has no chat template; pass one, for example chat_template="
                 '"{% for m in messages %}{{ m.role }}: {{ m.content }}\\n{% endfor %}assistant:", or use generate()'
@@ -70,17 +83,18 @@ class Tokenizer:
                 f"a conversation is {messages!r:.80}; it must be a list of {{'role': ..., 'content': ...}}, at least one"
             )
         try:
-            rendered: str = self._inner.apply_chat_template(
+            rendered: str = self.inner.apply_chat_template(
                 list(messages),
                 chat_template=chat_template,
                 add_generation_prompt=add_generation_prompt,
                 tokenize=False,
+                **template_kwargs,
             )
         except Exception as error:
             raise ChatTemplateError(
                 f"the chat template does not take these messages ({type(error).__name__}: {error})"
             ) from error
-        ids: list[int] = self._inner(rendered, add_special_tokens=False).input_ids
+        ids: list[int] = self.inner(rendered, add_special_tokens=False).input_ids
         return ids
 
 

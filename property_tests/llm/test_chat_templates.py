@@ -1,0 +1,68 @@
+"""Chat templates that take arguments, and answers that begin with thoughts."""
+
+import pytest
+
+from nanofn import SamplingParams
+from nanofn.llm.output import CompletionOutput, RequestMetrics, RequestOutput
+from nanofn.llm.reasoning import answers
+
+TEMPLATE = (
+    "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
+    "{% if enable_thinking is defined and enable_thinking is false %}<think>\n\n</think>\n{% endif %}"
+)
+TURN = [{"role": "user", "content": "Hello"}]
+
+
+def test_what_the_template_reads_is_passed_on(llm):
+    """`enable_thinking` as Qwen3's template reads it."""
+    ids = {}
+    for given in (None, {"enable_thinking": True}, {"enable_thinking": False}):
+        output = llm.chat(TURN, SamplingParams(max_tokens=1), chat_template=TEMPLATE, chat_template_kwargs=given)[0]
+        ids[str(given)] = output.prompt_token_ids
+    without, with_thoughts, none = ids.values()
+    assert without == with_thoughts
+    assert len(none) > len(without)
+    assert "</think>" in llm.tokenizer.decode(none)
+
+
+class Thinking:
+    """A tokenizer whose template has the marks, and whose prompts end as told."""
+
+    def __init__(self, prompt_end):
+        self.prompt_end = prompt_end
+
+    def thinks(self, chat_template):
+        return True
+
+    def decode(self, token_ids, *, skip_special_tokens):
+        return self.prompt_end
+
+
+def result(text):
+    """A result with one text."""
+    output = CompletionOutput(0, text, (1,), None, None, "stop", None, 0)
+    return RequestOutput(0, None, (1, 2), (output,), True, None, 0, RequestMetrics(0.0, 0.0, 0.0, 0))
+
+
+@pytest.mark.parametrize(
+    ("prompt_end", "text", "reasoning", "answer"),
+    [
+        ("assistant\n", "<think>\nWhy?\n</think>\n\nYes.", "Why?", "Yes."),
+        ("assistant\n<think>\n", "Why?\n</think>\n\nYes.", "Why?", "Yes."),
+        ("assistant\n<think>\n\n</think>\n", "Yes.", None, "Yes."),
+        ("assistant\n", "Yes.", None, "Yes."),
+        ("assistant\n", "<think>\nWhy? What if", "Why? What if", ""),
+        ("assistant\n", "<think></think>Yes <think> no", "", "Yes <think> no"),
+    ],
+)
+def test_thoughts_are_parted_from_the_answer(prompt_end, text, reasoning, answer):
+    """Whoever wrote the opening mark, the prompt or the model; thoughts that never end leave no answer."""
+    (output,) = answers(Thinking(prompt_end), [result(text)], None)
+    assert (reasoning, answer) == (output.outputs[0].reasoning, output.text)
+
+
+def test_a_template_without_marks_leaves_texts_alone(llm):
+    """`reasoning` is None, and the text whole."""
+    output = llm.chat(TURN, SamplingParams(temperature=0.0, max_tokens=5))[0].outputs[0]
+    assert output.reasoning is None
+    assert output.text

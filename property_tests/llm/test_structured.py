@@ -1,0 +1,138 @@
+"""Structured output: what a form asks for is what comes, at every depth, beside other requests and after preemption."""
+
+import json
+import re
+
+import pytest
+
+from nanofn import LLM, SamplingParams, StructuredOutputsParams
+from nanofn.errors import ParameterError, RequestError
+
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "age": {"type": "integer", "minimum": 0, "maximum": 120},
+        "likes": {"type": "array", "items": {"enum": ["tea", "bread"]}, "maxItems": 3},
+    },
+    "required": ["name", "age", "likes"],
+    "additionalProperties": False,
+}
+FORMS = {
+    "regex": {"regex": r"[0-9]{3}-[a-c]{1,8}"},
+    "choice": {"choice": ["red", "green", "dark blue"]},
+    "schema": {"json": PERSON, "disable_any_whitespace": True},
+    "schema as text": {"json": json.dumps(PERSON), "disable_any_whitespace": True},
+    "lark": {"grammar": 'start: ("ab" | "cd") ("," ("ab" | "cd")){0,4}'},
+    "gbnf": {"grammar": 'root ::= "yes" | "no" [!?]'},
+}
+
+
+def is_right(name, text):
+    """Whether a text has a form."""
+    if name.startswith("schema"):
+        found = json.loads(text)
+        assert found.keys() == {"name", "age", "likes"}
+        assert isinstance(found["name"], str)
+        assert 0 <= found["age"] <= 120
+        return set(found["likes"]) <= {"tea", "bread"}
+    expected = {
+        "regex": r"[0-9]{3}-[a-c]{1,8}",
+        "choice": "red|green|dark blue",
+        "lark": r"(ab|cd)(,(ab|cd)){0,4}",
+        "gbnf": "yes|no[!?]",
+    }
+    return re.fullmatch(expected[name], text) is not None
+
+
+@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("temperature", [0.0, 2.0])
+def test_an_output_has_its_form(llm, name, temperature):
+    """Whatever the model would rather say; three children each."""
+    params = SamplingParams(
+        n=3, temperature=temperature, seed=1, max_tokens=100, structured_outputs=StructuredOutputsParams(**FORMS[name])
+    )
+    for output in llm.generate("Once", params)[0].outputs:
+        assert output.finish_reason == "stop"
+        assert is_right(name, output.text)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_forms_hold_beside_other_requests_and_under_preemption(depth):
+    """In a pool too small for all of them the tokens are those of a run alone."""
+    params = [
+        SamplingParams(temperature=1.5, seed=7, max_tokens=60, structured_outputs=form) for form in FORMS.values()
+    ]
+    params += [SamplingParams(temperature=1.0, seed=3, max_tokens=30)] * 3
+    prompts = [f"Once upon a time {place}" for place in range(len(params))]
+    with LLM(max_model_len=128, max_num_seqs=6, block_size=8, num_kv_blocks=16, depth=depth) as llm:
+        together = llm.generate(prompts, params)
+        assert sum(output.metrics.num_preemptions for output in together) > 0
+        for name, output in zip(FORMS, together, strict=False):
+            assert is_right(name, output.text)
+        for prompt, each, output in zip(prompts, params, together, strict=True):
+            assert llm.generate(prompt, each)[0].outputs[0].token_ids == output.outputs[0].token_ids
+
+
+@pytest.mark.parametrize(
+    ("form", "message"),
+    [
+        ({"json": {"not": {"type": "string"}}}, 'Unimplemented keys: ["not"]'),
+        ({"json": '{"type": '}, "structured_outputs"),
+        ({"regex": "(a"}, "unclosed group"),
+        ({"grammar": "root ::= undefined_rule"}, "undefined_rule"),
+    ],
+)
+def test_a_form_that_cannot_be_carried_out_is_refused_before_anything_is_queued(llm, form, message):
+    """By name."""
+    with pytest.raises(RequestError, match="prompt 1: structured_outputs") as caught:
+        llm.generate(["a", "b"], [SamplingParams(), SamplingParams(structured_outputs=form)])
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"regex": "a", "choice": ["b"]}, {"choice": []}, {"regex": 3}, {"choice": "ab"}]
+)
+def test_exactly_one_form_of_the_right_type_is_wanted(fields):
+    """None, two, or a value of another type are refused when the parameters are made."""
+    with pytest.raises(ParameterError, match="structured_outputs"):
+        StructuredOutputsParams(**fields)
+
+
+def test_an_unknown_field_is_named():
+    """As Python does for a keyword."""
+    with pytest.raises(TypeError, match="no field 'schema'"):
+        StructuredOutputsParams(schema={})
+
+
+def test_a_pydantic_model_is_a_schema():
+    """Anything with `model_json_schema`."""
+
+    class Model:
+        @staticmethod
+        def model_json_schema():
+            return {"type": "boolean"}
+
+    assert StructuredOutputsParams(json=Model).json == '{"type": "boolean"}'
+
+
+def test_a_grammar_counts_more_than_what_would_leave_nothing(llm):
+    """`min_tokens` beyond the only choice, and a bad word in it, do not lead out of the form."""
+    params = SamplingParams(max_tokens=20, min_tokens=10, bad_words=["red"], structured_outputs={"choice": ["red"]})
+    assert llm.generate("a", params)[0].text == "red"
+
+
+def test_a_complete_output_ends_although_the_end_token_is_ignored(llm):
+    """With `ignore_eos` as well: nothing more may come."""
+    params = SamplingParams(max_tokens=20, ignore_eos=True, structured_outputs={"choice": ["red"]})
+    output = llm.generate("a", params)[0].outputs[0]
+    assert output.text == "red"
+    assert output.finish_reason == "stop"
+
+
+def test_max_tokens_cuts_a_form_short(llm):
+    """The reason says that it is not complete."""
+    params = SamplingParams(max_tokens=3, structured_outputs={"regex": "[0-9]{40}"})
+    output = llm.generate("a", params)[0].outputs[0]
+    assert output.finish_reason == "length"
+    assert re.fullmatch("[0-9]+", output.text)
