@@ -9,7 +9,8 @@ from conventions.source import ENGINE, tree
 
 PUBLIC: dict[str, set[str]] = {
     "nanofn": {
-        "LLM", "CompletionOutput", "RequestOutput", "SamplingParams", "TextDelta", "__version__", "close", "generate",
+        "LLM", "CompletionOutput", "Logprob", "RequestOutput", "SamplingParams", "TextDelta", "__version__", "close",
+        "generate",
     },
     "nanofn.policy": {
         "Decision", "Policy", "SequenceView", "View", "by_key", "fair", "fcfs", "guaranteed", "leader", "longest_prefix",

@@ -91,7 +91,7 @@ def test_a_parameter_out_of_range_is_refused_by_name(field, value):
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("top_p", 0.9), ("top_k", 5), ("min_p", 0.1), ("stop", "x"), ("logprobs", 2), ("logit_bias", {3: 1.0})],
+    [("flat_logprobs", True), ("logprob_token_ids", [3]), ("repetition_detection", {"min_count": 2})],
 )
 def test_a_field_that_is_not_built_yet_is_refused_if_set(field, value, llm):
     """It would be ignored otherwise."""

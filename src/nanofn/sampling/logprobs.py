@@ -23,6 +23,9 @@ def token_logprobs(logits: Tensor, token_ids: Tensor, num_top: int) -> tuple[Ten
 
     Mutates:
         Nothing.
+
+    Source:
+        The logarithm of softmax, with the definition of rank that vLLM documents.
     """
     logprobs = torch.log_softmax(logits.to(torch.float32), dim=1)
     chosen = logprobs.gather(1, token_ids.unsqueeze(1))
