@@ -9,7 +9,8 @@ from conventions.source import ENGINE, tree
 
 PUBLIC: dict[str, set[str]] = {
     "nanofn": {
-        "LLM", "CompletionOutput", "Logprob", "RequestOutput", "SamplingParams", "TextDelta", "__version__", "close",
+        "LLM", "CompletionOutput", "Logprob", "RequestOutput", "SamplingParams", "StructuredOutputsParams", "TextDelta",
+        "__version__", "close",
         "generate",
     },
     "nanofn.policy": {
