@@ -156,3 +156,10 @@ def test_one_rule_decides_ties_everywhere():
     first = [RowSampling(temperature=0.0), RowSampling(top_k=1), RowSampling(top_p=1e-9)]
     assert choose(first, logits=logits, prompt=(0,), output=()) == [1, 1, 1]
     assert set(choose([RowSampling(top_k=2)] * 60, logits=logits, prompt=(0,), output=())) == {1, 2}
+
+
+@pytest.mark.parametrize("amount", [1e30, -1e30])
+def test_huge_adjustments_forbid_or_force_and_leave_numbers_finite(amount):
+    """A bias and a penalty of 1e30 at the least warm temperature: an id is forced or never taken, no row is undefined."""
+    biased = RowSampling(temperature=1e-5, logit_bias=((4, amount),), repetition_penalty=1e30)
+    assert set(choose([biased] * 20)) == ({4} if amount > 0 else {8})

@@ -11,6 +11,7 @@ from nanofn.config import Limits
 from nanofn.errors import RequestError
 from nanofn.llm.tracker import Submission
 from nanofn.request import Hint, Request, RequestId, TokenId
+from nanofn.sampling.adjust import LARGEST
 from nanofn.sampling.params import SamplingParams, unbuilt_fields
 
 PromptLike = str | Sequence[int] | Mapping[str, Any]
@@ -232,15 +233,18 @@ def _request(
 
 
 def _row_sampling(intake: Intake, request: Request, params: SamplingParams) -> RowSampling:
+    # The device counts in 32 and 64 bits: what is beyond them means the most that it can do.
     return RowSampling(
-        temperature=params.temperature,
-        top_k=params.top_k,
+        temperature=min(params.temperature, LARGEST),
+        top_k=min(params.top_k, intake.vocab_size),
         top_p=params.top_p,
         min_p=params.min_p,
-        repetition_penalty=params.repetition_penalty,
+        repetition_penalty=min(max(params.repetition_penalty, 1 / LARGEST), LARGEST),
         presence_penalty=params.presence_penalty,
         frequency_penalty=params.frequency_penalty,
-        logit_bias=tuple([(TokenId(token_id), amount) for token_id, amount in params.logit_bias or ()]),
+        logit_bias=tuple(
+            [(TokenId(place), min(max(amount, -LARGEST), LARGEST)) for place, amount in params.logit_bias or ()]
+        ),
         allowed_token_ids=None if params.allowed_token_ids is None else tuple(map(TokenId, params.allowed_token_ids)),
         bad_words=_bad_words(intake, params),
         min_tokens=params.min_tokens,
