@@ -19,6 +19,9 @@ UNBUILT = (
 )
 """Fields that are checked and refused: a value other than the default would be ignored."""
 
+MAX_N = 16_384
+"""Most samples of one request: each costs a record before any of them runs."""
+
 
 def _as_whole(value: Any) -> Any:
     """Make Python's integer of another library's; leave everything else for the check."""
@@ -36,7 +39,9 @@ def _as_tuple(value: Any) -> Any:
     if value is None or isinstance(value, tuple):
         return value
     if isinstance(value, Mapping):
-        return tuple(sorted((_as_whole(key), item) for key, item in value.items()))
+        pairs = [(_as_whole(key), item) for key, item in value.items()]
+        # Keys that are no integers cannot be ordered among others: they are left for the check.
+        return tuple(sorted(pairs) if all(_is_whole(key) for key, _ in pairs) else pairs)
     if isinstance(value, str):
         return (value,)
     # What is no list at all is left for the check.
@@ -48,7 +53,7 @@ class SamplingParams:
     """How to sample one request. Frozen; every value is checked when it is made.
 
     Attributes:
-        n: Number of samples; each is a sequence of its own.
+        n: Number of samples, at most 16,384; each is a sequence of its own.
         temperature: 0 (anything below 1e-5) always takes the likeliest token; 1 samples from the model's own
             distribution.
         max_tokens: Most output tokens; None is as many as `max_model_len` allows. vLLM's default is 16.
@@ -68,7 +73,8 @@ class SamplingParams:
         repetition_penalty: Divides positive and multiplies negative logits of tokens in prompt or output; 1 is off.
         logit_bias: Token id to what is added to its logit.
         allowed_token_ids: The only ids that may be sampled.
-        bad_words: Texts that may not appear in the output.
+        bad_words: Words whose tokens may not appear in the output, at its beginning or after a blank. Where nothing
+            else is left to sample, a bad word or an early end may come all the same.
         logprobs: How many likeliest tokens to report at each position besides the sampled one; -1 is all.
         prompt_logprobs: The same for the prompt; it is then computed whole, whatever the prefix cache holds.
         truncate_prompt_tokens: Keep only so many last prompt tokens.
@@ -117,6 +123,8 @@ class SamplingParams:
 
     def __attrs_post_init__(self) -> None:
         _whole("n", self.n, 1)
+        if self.n > MAX_N:
+            raise ParameterError("n", self.n, f"at most {MAX_N}")
         _number("temperature", self.temperature, 0.0, math.inf)
         _number("top_p", self.top_p, 0.0, 1.0, excludes_least=True)
         _whole("top_k", self.top_k, -1)
