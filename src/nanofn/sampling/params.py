@@ -67,7 +67,7 @@ class SamplingParams:
         min_p: Sample from ids at least this likely relative to the likeliest; 0 is off.
         min_tokens: Output tokens before anything may stop it: no end token is sampled, no stop string counts.
         stop: Texts that end the output, also where they lie across tokens; the one that is complete first counts.
-        include_stop_str_in_output: Keep the stop text.
+        include_stop_str_in_output: Keep the stop text, and the text of a stop token.
         presence_penalty: Subtracted from the logits of tokens in the output; 0 is off.
         frequency_penalty: Subtracted for each time that a token is in the output; 0 is off.
         repetition_penalty: Divides positive and multiplies negative logits of tokens in prompt or output; 1 is off.
