@@ -19,19 +19,33 @@ UNBUILT = (
 )
 """Fields that are checked and refused: a value other than the default would be ignored."""
 
+FLAGS = (
+    "ignore_eos",
+    "skip_special_tokens",
+    "detokenize",
+    "include_stop_str_in_output",
+    "flat_logprobs",
+    "spaces_between_special_tokens",
+)
+
 MAX_N = 16_384
 """Most samples of one request: each costs a record before any of them runs."""
 
 
 def _as_whole(value: Any) -> Any:
     """Make Python's integer of another library's; leave everything else for the check."""
-    return index(value) if hasattr(value, "__index__") and not isinstance(value, bool) else value
+    if isinstance(value, bool):
+        return value
+    try:
+        return index(value)
+    except TypeError:
+        return value
 
 
 def _as_seed(value: Any) -> Any:
     """Read -1 as vLLM does: no seed."""
     value = _as_whole(value)
-    return None if value == -1 and not isinstance(value, bool) else value
+    return None if _is_whole(value) and value == -1 else value
 
 
 def _as_tuple(value: Any) -> Any:
@@ -122,6 +136,7 @@ class SamplingParams:
     repetition_detection: Any = None
 
     def __attrs_post_init__(self) -> None:
+        self._check_flags()
         _whole("n", self.n, 1)
         if self.n > MAX_N:
             raise ParameterError("n", self.n, f"at most {MAX_N}")
@@ -148,9 +163,16 @@ class SamplingParams:
             raise ParameterError("seed", self.seed, "an integer of 64 bits, or None")
         if self.stop and not self.detokenize:
             raise ParameterError("detokenize", False, "True where `stop` is given, which is looked for in the text")
+        self._check_lists()
         if self.allowed_token_ids == ():
             raise ParameterError("allowed_token_ids", [], "a list of at least one id, or None")
-        self._check_lists()
+
+    def _check_flags(self) -> None:
+        for name in FLAGS:
+            if not isinstance(getattr(self, name), bool):
+                raise ParameterError(name, getattr(self, name), "True or False")
+        if self.skip_reading_prefix_cache is not None and not isinstance(self.skip_reading_prefix_cache, bool):
+            raise ParameterError("skip_reading_prefix_cache", self.skip_reading_prefix_cache, "True, False or None")
 
     def _check_lists(self) -> None:
         for name in ("stop_token_ids", "allowed_token_ids", "logprob_token_ids"):
@@ -174,9 +196,13 @@ class SamplingParams:
 def unbuilt_fields(params: SamplingParams) -> tuple[str, ...]:
     """Name the fields that are set and that nothing carries out yet."""
     defaults = {attribute.name: attribute.default for attribute in fields(SamplingParams)}
-    # Other ways to say nothing: an empty list, and vLLM's -1 for top-k.
-    off = {"top_k": -1}
-    return tuple([name for name in UNBUILT if getattr(params, name) not in (defaults[name], (), off.get(name, ()))])
+    given = {name: getattr(params, name) for name in UNBUILT}
+    # An empty list says nothing either. Fields that take anything are not compared: some values have no truth.
+    return tuple([name for name, value in given.items() if value is not defaults[name] and not _is_empty(value)])
+
+
+def _is_empty(value: Any) -> bool:
+    return isinstance(value, tuple) and not value
 
 
 def _listed(name: str, value: Any) -> tuple[Any, ...]:
