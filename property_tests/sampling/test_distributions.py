@@ -90,7 +90,7 @@ def test_draws_follow_the_filtered_distribution(name):
     assert p_value(counts, distribution(LOGITS, sampling, (), ())) > LEAST_P
 
 
-def choose(samplings, *, logits=LOGITS, prompt=PROMPT, output=OUTPUT):
+def choose(samplings, *, logits=LOGITS, prompt=PROMPT, output=OUTPUT, masks=None):
     """One token for each of some rows, all with the same logits and tokens, each with its own seed."""
     count = len(samplings)
     limits = Limits(
@@ -103,7 +103,7 @@ def choose(samplings, *, logits=LOGITS, prompt=PROMPT, output=OUTPUT):
         start_row(tables, start)
         rows.start(start)
     positions = torch.full((count,), len(prompt) + len(output))
-    return rows.choose(logits.expand(count, len(logits)), list(range(count)), positions, {}).tolist()
+    return rows.choose(logits.expand(count, len(logits)), list(range(count)), positions, masks or {}).tolist()
 
 
 @pytest.mark.parametrize("name", ADJUSTMENTS)
@@ -163,3 +163,15 @@ def test_huge_adjustments_forbid_or_force_and_leave_numbers_finite(amount):
     """A bias and a penalty of 1e30 at the least warm temperature: an id is forced or never taken, no row is undefined."""
     biased = RowSampling(temperature=1e-5, logit_bias=((4, amount),), repetition_penalty=1e30)
     assert set(choose([biased] * 20)) == ({4} if amount > 0 else {8})
+
+
+def test_a_mask_holds_for_its_own_row_alone():
+    """Rows with a mask keep to it, those without choose what they choose when there is none; other restrictions still hold."""
+    mask = torch.zeros(VOCAB_SIZE, dtype=torch.bool)
+    mask[[1, 4, 10]] = True
+    kinds = [RowSampling(), RowSampling(temperature=0.0), RowSampling(top_k=3), RowSampling(bad_words=((10,),))] * 10
+    free, masked = choose(kinds), choose(kinds, masks=dict.fromkeys(range(0, 40, 2), mask))
+    assert masked[1::2] == free[1::2]
+    assert set(masked[::2]) == {1, 4, 10}
+    others = choose([RowSampling(bad_words=((10,),))] * 40, masks=dict.fromkeys(range(40), mask))
+    assert set(others) == {1, 4}
