@@ -39,6 +39,9 @@ def forbid(logits: Tensor, token_ids: Tensor) -> Tensor:
 
     Mutates:
         Nothing.
+
+    Source:
+        Our own rule for a ban that leaves nothing: vLLM's documentation has none.
     """
     left = logits.index_fill(0, token_ids, -torch.inf)
     return torch.where((left > -torch.inf).any(), left, logits)
