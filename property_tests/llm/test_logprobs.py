@@ -131,7 +131,8 @@ def test_scheduling_moves_none_of_them(options, logprobs_of):
 @pytest.mark.parametrize("count", [0, 1, 5, -1])
 def test_those_of_a_prompt_are_log_softmax_too(count, llm, logprobs_of):
     """None for the first token, which nothing precedes; the actual token always first."""
-    chosen = PROMPTS[:2] if count == -1 else PROMPTS
+    # The last one is longer than the rows of logits that are held at once.
+    chosen = PROMPTS[:2] if count == -1 else [*PROMPTS, PROMPTS[3] + PROMPTS[2] + PROMPTS[2]]
     for output in llm.generate(chosen, SamplingParams(prompt_logprobs=count, max_tokens=1)):
         check_prompt(output, logprobs_of, count)
         assert output.outputs[0].logprobs is None

@@ -133,6 +133,15 @@ def test_a_character_that_never_became_whole_may_complete_a_stop_string_at_the_e
         assert ("a", "stop", "\ufffd") == (found.text, found.finish_reason, found.stop_reason)
 
 
+def test_a_stream_holds_back_what_may_be_a_stop_string_and_no_more():
+    """Stop string `abd` in `xabcabd`: `ab` waits for what follows it, twice, and the second time never comes."""
+    script = encode("xabcabdd")
+    run = Run(
+        TOKENIZER, lambda _, __, number: script[number], [[7]], [SamplingParams(stop="abd")], depth=1, streams=True
+    )
+    assert [delta.text for delta in run.deltas] == ["x", "", "", "abc", "", "", "", ""]
+
+
 def test_text_of_the_first_min_tokens_tokens_is_not_searched():
     """`x` as token 2 and as token 7, min_tokens 5: the output ends at the seventh."""
     found = one(encode("axbbbbxb"), stop="x", min_tokens=5)
