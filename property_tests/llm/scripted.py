@@ -20,13 +20,21 @@ def logprob_of(prompt, position):
 class ScriptedExecutor:
     """Samples `script(prompt, child, number)` as the output token of that number, and counts what it samples."""
 
-    def __init__(self, script):
+    def __init__(self, script, fails_at=frozenset()):
         self.script = script
+        self.fails_at = fails_at
+        self.num_calls = 0
         self.starts = {}
         self.results = deque()
         self.num_sampled = Counter()
 
+    def _count(self):
+        self.num_calls += 1
+        if self.num_calls in self.fails_at:
+            raise MemoryError(f"call {self.num_calls}")
+
     def launch(self, step_plan, starts, masks=NO_MASKS):
+        self._count()
         self.starts |= {start.row: start for start in starts}
         tokens, logprobs = [], []
         for entry in step_plan.entries:
@@ -41,6 +49,7 @@ class ScriptedExecutor:
         self.results.append(StepOutput(tuple(tokens), tuple(logprobs)))
 
     def collect(self):
+        self._count()
         return self.results.popleft()
 
     def forget(self):
@@ -60,12 +69,24 @@ class Run:
         outputs: One result per prompt.
         deltas: Every piece, if it streamed.
         num_sampled: (prompt, child) to the number of tokens sampled for it.
+        num_calls: How often the executor was called.
     """
 
     def __init__(
-        self, tokenizer, script, prompts, params, *, limits=LIMITS, depth=2, streams=False, eos=(), policy=fcfs
+        self,
+        tokenizer,
+        script,
+        prompts,
+        params,
+        *,
+        limits=LIMITS,
+        depth=2,
+        streams=False,
+        eos=(),
+        policy=fcfs,
+        fails_at=frozenset(),
     ):
-        executor = ScriptedExecutor(script)
+        executor = ScriptedExecutor(script, fails_at)
         engine = Engine(limits, executor, policy, tokenizer, depth=depth)
         intake = Intake(
             tokenizer.encode, tokenizer.encode_plain, limits, tokenizer.vocab_size, tuple(eos), draw_seed=lambda: 0
@@ -75,9 +96,9 @@ class Run:
         self.deltas = []
         with engine.owning(submissions, [None] * len(prompts)) as ids:
             while engine.loop.has_unfinished:
-                engine.step()
+                engine.step_patiently()
                 self.deltas += engine.take_deltas(ids)
             results = engine.take_finished(ids)
         self.outputs = [results[request_id] for request_id in sorted(results)]
-        self.num_sampled = executor.num_sampled
+        self.num_sampled, self.num_calls = executor.num_sampled, executor.num_calls
         assert engine.loop.state.pool.num_free == limits.num_blocks

@@ -253,3 +253,30 @@ def test_preemption_moves_no_ending(depth):
             text = texts[output.prompt_token_ids[0], child]
             assert (text[:-3], "€x") == (found.text, found.stop_reason)
             assert len(found.logprobs) == len(found.token_ids) == len(encode(text)) - 1
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_a_failure_at_any_executor_call_moves_no_ending(depth):
+    """For every launch and every collect of the run: it raises once, and text, pieces and log-probabilities are right."""
+    text, params = "aab€xb", SamplingParams(n=2, stop=["€x"], max_tokens=20, logprobs=0)
+
+    def run(fails_at):
+        script = encode(text + "c" * 20)
+        return Run(
+            TOKENIZER, lambda _, __, number: script[number], [[1, 2, 3], [2, 2, 3]], [params] * 2,
+            limits=SMALL, depth=depth, streams=True, fails_at=fails_at,
+        )  # fmt: skip
+
+    num_calls = run(frozenset()).num_calls
+    assert num_calls > 12
+    for call in range(1, num_calls + 1):
+        failed = run({call})
+        for output in failed.outputs:
+            for child, found in enumerate(output.outputs):
+                assert ("aab", "€x", 7) == (found.text, found.stop_reason, len(found.token_ids))
+                reported = [
+                    each[token_id].logprob for each, token_id in zip(found.logprobs, found.token_ids, strict=True)
+                ]
+                assert [logprob_of(output.prompt_token_ids, 3 + place) for place in range(7)] == reported
+                pieces = [d.text for d in failed.deltas if (d.request_id, d.index) == (output.request_id, child)]
+                assert "".join(pieces) == "aab"
