@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from core.random_work import random_work
+from nanofn import LLM, SamplingParams
 from nanofn.cli import main
 from nanofn.config import Limits
 from nanofn.errors import LogError
@@ -18,7 +19,7 @@ from nanofn.event_log.encoding import RECORDS, decode, encode
 from nanofn.policy import fcfs, prefill_first
 from nanofn.request import Request, RequestId, SequenceId
 from nanofn.state.decision import Decision
-from nanofn.state.events import HintChanged, RequestArrived, StepDecided
+from nanofn.state.events import HintChanged, RequestArrived, StepDecided, StopStringMatched
 
 RECORDED = Path(__file__).parent / "recorded.jsonl"
 """A run that was recorded once, by random work 326 under Python 3.11."""
@@ -192,3 +193,18 @@ def test_a_line_is_written_before_the_next_event(tmp_path):
     assert read_log(tmp_path / "run.jsonl").facts == {"policy": "x"}
     writer.close()
     writer.close()
+
+
+def test_a_run_that_stop_strings_end_replays_without_them(tmp_path):
+    """Parameters and text stay with the loop: the log says which sequence ended at which of its tokens."""
+    path = tmp_path / "run.jsonl"
+    params = SamplingParams(n=2, seed=3, max_tokens=40, stop=["an", "e "], logprobs=1, prompt_logprobs=0, min_tokens=2)
+    with LLM(max_model_len=96, num_kv_blocks=13, block_size=8, record=path) as llm:
+        outputs = llm.generate(["Once upon a time", "The cat"], params.replace(repetition_penalty=1.2))
+        state = llm.state
+    reasons = [each.stop_reason for output in outputs for each in output.outputs]
+    assert set(reasons) & {"an", "e "}
+    log = read_log(path)
+    assert len([event for event in log.events if isinstance(event, StopStringMatched)]) >= 1
+    assert replay(log).difference is None
+    assert replay(log).state == state

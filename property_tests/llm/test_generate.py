@@ -146,6 +146,18 @@ def test_abort_gives_the_text_so_far(llm):
     assert 1 <= len(output.outputs[0].token_ids) <= 5
 
 
+def test_abort_ends_all_children_of_a_request(llm):
+    """Three outputs in order, each with the text so far, and no block is held."""
+    number = llm.add_request(STORY, SamplingParams(n=3, seed=1, max_tokens=100, ignore_eos=True))
+    for _ in range(6):
+        assert llm.step() == []
+    llm.abort(number)
+    (output,) = llm.step()
+    assert [(index, "abort") for index in range(3)] == [(each.index, each.finish_reason) for each in output.outputs]
+    assert all(each.token_ids for each in output.outputs)
+    assert llm.state.pool.num_free == llm.state.limits.num_blocks
+
+
 def test_chat_answers_one_conversation_or_many(llm):
     """The prompt is the rendered conversation; the text is the answer alone."""
     hello = [{"role": "user", "content": "Hello!"}]

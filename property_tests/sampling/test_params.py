@@ -1,6 +1,8 @@
 """SamplingParams: vLLM's names and defaults, checked when made, never changed."""
 
 import math
+import re
+from pathlib import Path
 
 import attrs
 import numpy as np
@@ -120,3 +122,11 @@ def test_fields_that_nothing_carries_out_are_named():
     built = SamplingParams(n=2, temperature=0.5, max_tokens=3, seed=4, ignore_eos=True, stop_token_ids=[1])
     assert unbuilt_fields(built) == ()
     assert unbuilt_fields(SamplingParams(stop=[], bad_words=[], logit_bias={}, top_k=-1)) == ()
+
+
+def test_the_page_has_every_field():
+    """`docs/sampling.md` names each field in the first column of its table."""
+    page = (Path(__file__).parents[2] / "docs" / "sampling.md").read_text(encoding="utf-8")
+    table = page.partition("## Fields")[2].partition("\n## ")[0]
+    named = {name for line in table.splitlines() for name in re.findall(r"`(\w+)`", line.partition(" | ")[0])}
+    assert named == {attribute.name for attribute in attrs.fields(SamplingParams)}

@@ -15,12 +15,18 @@ NUMBERS = {
     "C": (*range(1, 14), 15, 16),
     "D": range(1, 6),
     "E": (*range(1, 6), *range(7, 14)),
+    "F": (1, 2, 4, 5, *range(7, 15)),
+    "G": (*range(2, 10), 12),
     "H": (*range(1, 9), 12),
+    "I": range(1, 5),
+    "J": (8,),
+    "N": (1, 2),
+    "T": (2, 3),
     "R": (*range(1, 9), *range(10, 34)),
     "L": (*range(1, 12), *range(13, 26), 27),
 }
 IDS = [f"{letter}{number}" for letter, numbers in NUMBERS.items() for number in numbers]
-"""Every report about the core that was collected. One that is added here needs a row."""
+"""Every report about core, sampling and text that was collected. One that is added here needs a row."""
 
 PAGE = (ROOT / "docs" / "scenarios.md").read_text(encoding="utf-8")
 ROWS = {cells[0]: cells for cells in table(PAGE)}

@@ -55,18 +55,13 @@ class Completion:
     num_streamed_characters: int = 0
     _num_read: int = 0
 
-    def read_text(self, ending_id: TokenId | None = None) -> bool:
-        """Decode what is new; returns whether the text has just come to a stop string.
-
-        Args:
-            ending_id: The last token, if that ended the sequence: it is not part of the text.
-        """
+    def read_text(self) -> bool:
+        """Decode what is new; returns whether the text has just come to a stop string."""
         if self.detokenizer is None or self.stop_strings.found is not None:
             return False
         count = len(self.token_ids)
-        new = self.token_ids[self._num_read :] if ending_id is None else self.token_ids[self._num_read : -1]
+        piece = self.detokenizer.push(self._ids_of_text()[self._num_read :])
         self._num_read = count
-        piece = self.detokenizer.push(new)
         return self.stop_strings.push(piece, may_stop=count > self.params.min_tokens)
 
     def end(self, finish_reason: FinishReason, stop_token_id: TokenId | None, num_output_tokens: int) -> None:
@@ -75,7 +70,7 @@ class Completion:
         del self.logprobs[num_output_tokens:]
         self.finish_reason, self.stop_token_id = finish_reason, stop_token_id
         if self.detokenizer is not None and self.stop_strings.found is None:
-            self.read_text(stop_token_id)
+            self.read_text()
             may_stop = len(self.token_ids) > self.params.min_tokens
             self.stop_strings.push(self.detokenizer.finish(), may_stop=may_stop)
         if self.stop_strings.found is not None and finish_reason in ("stop", "length"):
@@ -115,8 +110,12 @@ class Completion:
             return ""
         if self.stop_strings.found is not None:
             return self.stop_strings.text[: self.stop_strings.end]
-        ids = self.token_ids if self.stop_token_id is None else self.token_ids[:-1]
-        return self.tokenizer.decode(ids, skip_special_tokens=self.params.skip_special_tokens)
+        return self.tokenizer.decode(self._ids_of_text(), skip_special_tokens=self.params.skip_special_tokens)
+
+    def _ids_of_text(self) -> list[TokenId]:
+        """Leave out the token that ended the sequence, unless what ends it is wanted."""
+        is_whole = self.stop_token_id is None or self.params.include_stop_str_in_output
+        return self.token_ids if is_whole else self.token_ids[:-1]
 
 
 def reported(tokenizer: Tokenizer, found: Sequence[TokenLogprobs]) -> tuple[Mapping[int, Logprob], ...]:

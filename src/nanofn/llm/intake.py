@@ -96,7 +96,7 @@ def read_call(
             _check_length(intake, token_ids)
             request = _request(intake, RequestId(first_request_id + place), token_ids, each, fact, now_us)
             seed = intake.draw_seed() if each.seed is None else each.seed
-            sampling = row_sampling(each, request, intake.encode_plain)
+            sampling = row_sampling(each, request, intake.vocab_size, intake.encode_plain)
             submissions.append(Submission(request, text, each, sampling, seed, streams, _grammar(intake, each)))
         except _BadPromptError as problem:
             problems.append((place, str(problem)))

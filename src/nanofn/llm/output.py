@@ -37,7 +37,7 @@ class CompletionOutput:
 
     Attributes:
         index: Which of the request's n.
-        text: The new text only, without special tokens unless asked for, and without what ended it.
+        text: The new text only, without special tokens and without what ended it, unless asked for.
         token_ids: The new token ids, a stop token included.
         logprobs: One dict per token from token id to `Logprob`, the token itself first, then the likeliest ones; None unless
             `SamplingParams.logprobs` asks for it.

@@ -4,26 +4,33 @@ from collections.abc import Callable, Sequence
 
 from nanofn.batch.row_sampling import RowSampling
 from nanofn.request import Request, TokenId
+from nanofn.sampling.adjust import LARGEST
 from nanofn.sampling.params import SamplingParams
 
 
-def row_sampling(params: SamplingParams, request: Request, encode: Callable[[str], Sequence[int]]) -> RowSampling:
+def row_sampling(
+    params: SamplingParams, request: Request, vocab_size: int, encode: Callable[[str], Sequence[int]]
+) -> RowSampling:
     """Say how a request's tokens are chosen.
 
     Args:
         params: Checked.
         request: Knows what ends it.
+        vocab_size: Ids that there are.
         encode: Text to token ids, with no special ones added.
     """
+    # The device counts in 32 and 64 bits: what is beyond them means the most that it can do.
     return RowSampling(
-        temperature=params.temperature,
-        top_k=params.top_k,
+        temperature=min(params.temperature, LARGEST),
+        top_k=min(params.top_k, vocab_size),
         top_p=params.top_p,
         min_p=params.min_p,
-        repetition_penalty=params.repetition_penalty,
+        repetition_penalty=min(max(params.repetition_penalty, 1 / LARGEST), LARGEST),
         presence_penalty=params.presence_penalty,
         frequency_penalty=params.frequency_penalty,
-        logit_bias=tuple([(TokenId(token_id), amount) for token_id, amount in params.logit_bias or ()]),
+        logit_bias=tuple(
+            [(TokenId(place), min(max(amount, -LARGEST), LARGEST)) for place, amount in params.logit_bias or ()]
+        ),
         allowed_token_ids=None if params.allowed_token_ids is None else tuple(map(TokenId, params.allowed_token_ids)),
         bad_words=_bad_words(params.bad_words or (), encode),
         min_tokens=params.min_tokens,

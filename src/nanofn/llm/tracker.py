@@ -88,7 +88,7 @@ class Tracker:
 
     def _completion(self, submission: Submission, index: int, sequence_id: SequenceId) -> Completion:
         params, detokenizer = submission.params, None
-        if submission.streams or params.stop:
+        if params.detokenize and (submission.streams or params.stop):
             detokenizer = Detokenizer(self._tokenizer, skip_special_tokens=params.skip_special_tokens)
         search = StopStrings(params.stop or (), is_included=params.include_stop_str_in_output)
         matcher = None if submission.grammar is None else submission.grammar.start()

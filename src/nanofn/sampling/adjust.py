@@ -7,6 +7,9 @@ filters follow in `sample`.
 import torch
 from torch import Tensor
 
+LARGEST = 1e30
+"""No number that a caller gives, and no penalised logit, is beyond this: divided by the least temperature it is finite."""
+
 
 def allow_only(logits: Tensor, token_ids: Tensor) -> Tensor:
     """Forbid every id but some.
@@ -25,19 +28,23 @@ def allow_only(logits: Tensor, token_ids: Tensor) -> Tensor:
 
 
 def forbid(logits: Tensor, token_ids: Tensor) -> Tensor:
-    """Forbid some ids.
+    """Forbid some ids, unless that would leave none.
 
     Args:
         logits: [vocab_size] fp32, one row.
         token_ids: [num_forbidden] int64.
 
     Returns:
-        [vocab_size] fp32: -inf at those.
+        [vocab_size] fp32: -inf at those; the logits as they are, where nothing but -inf would be left.
 
     Mutates:
         Nothing.
+
+    Source:
+        Our own rule for a ban that leaves nothing: vLLM's documentation has none.
     """
-    return logits.index_fill(0, token_ids, -torch.inf)
+    left = logits.index_fill(0, token_ids, -torch.inf)
+    return torch.where((left > -torch.inf).any(), left, logits)
 
 
 def penalise(
@@ -71,6 +78,7 @@ def penalise(
     """
     counts = torch.bincount(output_ids, minlength=logits.shape[0])
     seen = counts.to(torch.bool).index_fill(0, prompt_ids, True)
-    repeated = torch.where(logits > 0, logits / repetition, logits * repetition)
-    adjusted = torch.where(seen, repeated, logits) if repetition != 1 else logits
+    repeated = torch.where(logits > 0, logits / repetition, logits * repetition).clamp(-LARGEST, LARGEST)
+    # What is forbidden stays so.
+    adjusted = torch.where(seen & (logits > -torch.inf), repeated, logits) if repetition != 1 else logits
     return adjusted - counts * frequency - (counts > 0).to(logits.dtype) * presence

@@ -19,16 +19,33 @@ UNBUILT = (
 )
 """Fields that are checked and refused: a value other than the default would be ignored."""
 
+FLAGS = (
+    "ignore_eos",
+    "skip_special_tokens",
+    "detokenize",
+    "include_stop_str_in_output",
+    "flat_logprobs",
+    "spaces_between_special_tokens",
+)
+
+MAX_N = 16_384
+"""Most samples of one request: each costs a record before any of them runs."""
+
 
 def _as_whole(value: Any) -> Any:
     """Make Python's integer of another library's; leave everything else for the check."""
-    return index(value) if hasattr(value, "__index__") and not isinstance(value, bool) else value
+    if isinstance(value, bool):
+        return value
+    try:
+        return index(value)
+    except TypeError:
+        return value
 
 
 def _as_seed(value: Any) -> Any:
     """Read -1 as vLLM does: no seed."""
     value = _as_whole(value)
-    return None if value == -1 and not isinstance(value, bool) else value
+    return None if _is_whole(value) and value == -1 else value
 
 
 def _as_tuple(value: Any) -> Any:
@@ -36,7 +53,9 @@ def _as_tuple(value: Any) -> Any:
     if value is None or isinstance(value, tuple):
         return value
     if isinstance(value, Mapping):
-        return tuple(sorted((_as_whole(key), item) for key, item in value.items()))
+        pairs = [(_as_whole(key), item) for key, item in value.items()]
+        # Keys that are no integers cannot be ordered among others: they are left for the check.
+        return tuple(sorted(pairs) if all(_is_whole(key) for key, _ in pairs) else pairs)
     if isinstance(value, str):
         return (value,)
     # What is no list at all is left for the check.
@@ -53,7 +72,7 @@ class SamplingParams:
     """How to sample one request. Frozen; every value is checked when it is made.
 
     Attributes:
-        n: Number of samples; each is a sequence of its own.
+        n: Number of samples, at most 16,384; each is a sequence of its own.
         temperature: 0 (anything below 1e-5) always takes the likeliest token; 1 samples from the model's own
             distribution.
         max_tokens: Most output tokens; None is as many as `max_model_len` allows. vLLM's default is 16.
@@ -67,13 +86,14 @@ class SamplingParams:
         min_p: Sample from ids at least this likely relative to the likeliest; 0 is off.
         min_tokens: Output tokens before anything may stop it: no end token is sampled, no stop string counts.
         stop: Texts that end the output, also where they lie across tokens; the one that is complete first counts.
-        include_stop_str_in_output: Keep the stop text.
+        include_stop_str_in_output: Keep the stop text, and the text of a stop token.
         presence_penalty: Subtracted from the logits of tokens in the output; 0 is off.
         frequency_penalty: Subtracted for each time that a token is in the output; 0 is off.
         repetition_penalty: Divides positive and multiplies negative logits of tokens in prompt or output; 1 is off.
         logit_bias: Token id to what is added to its logit.
         allowed_token_ids: The only ids that may be sampled.
-        bad_words: Texts that may not appear in the output.
+        bad_words: Words whose tokens may not appear in the output, at its beginning or after a blank. Where nothing
+            else is left to sample, a bad word or an early end may come all the same.
         logprobs: How many likeliest tokens to report at each position besides the sampled one; -1 is all.
         prompt_logprobs: The same for the prompt; it is then computed whole, whatever the prefix cache holds.
         truncate_prompt_tokens: Keep only so many last prompt tokens.
@@ -121,7 +141,10 @@ class SamplingParams:
     repetition_detection: Any = None
 
     def __attrs_post_init__(self) -> None:
+        self._check_flags()
         _whole("n", self.n, 1)
+        if self.n > MAX_N:
+            raise ParameterError("n", self.n, f"at most {MAX_N}")
         _number("temperature", self.temperature, 0.0, math.inf)
         _number("top_p", self.top_p, 0.0, 1.0, excludes_least=True)
         _whole("top_k", self.top_k, -1)
@@ -147,9 +170,16 @@ class SamplingParams:
             raise ParameterError("structured_outputs", self.structured_outputs, "StructuredOutputsParams(...), or None")
         if self.stop and not self.detokenize:
             raise ParameterError("detokenize", False, "True where `stop` is given, which is looked for in the text")
+        self._check_lists()
         if self.allowed_token_ids == ():
             raise ParameterError("allowed_token_ids", [], "a list of at least one id, or None")
-        self._check_lists()
+
+    def _check_flags(self) -> None:
+        for name in FLAGS:
+            if not isinstance(getattr(self, name), bool):
+                raise ParameterError(name, getattr(self, name), "True or False")
+        if self.skip_reading_prefix_cache is not None and not isinstance(self.skip_reading_prefix_cache, bool):
+            raise ParameterError("skip_reading_prefix_cache", self.skip_reading_prefix_cache, "True, False or None")
 
     def _check_lists(self) -> None:
         for name in ("stop_token_ids", "allowed_token_ids", "logprob_token_ids"):
@@ -173,9 +203,13 @@ class SamplingParams:
 def unbuilt_fields(params: SamplingParams) -> tuple[str, ...]:
     """Name the fields that are set and that nothing carries out yet."""
     defaults = {attribute.name: attribute.default for attribute in fields(SamplingParams)}
-    # Other ways to say nothing: an empty list, and vLLM's -1 for top-k.
-    off = {"top_k": -1}
-    return tuple([name for name in UNBUILT if getattr(params, name) not in (defaults[name], (), off.get(name, ()))])
+    given = {name: getattr(params, name) for name in UNBUILT}
+    # An empty list says nothing either. Fields that take anything are not compared: some values have no truth.
+    return tuple([name for name, value in given.items() if value is not defaults[name] and not _is_empty(value)])
+
+
+def _is_empty(value: Any) -> bool:
+    return isinstance(value, tuple) and not value
 
 
 def _listed(name: str, value: Any) -> tuple[Any, ...]:

@@ -1,0 +1,56 @@
+"""What a row's next token is distributed like, in plain Python and float64: the definitions, written out."""
+
+import math
+from collections import Counter
+
+
+def adjusted(logits, sampling, prompt, output):
+    """A row's logits after all that `RowSampling` says, id by id, in the documented order."""
+    x = [float(logit) for logit in logits]
+    if sampling.allowed_token_ids is not None:
+        x = [logit if place in sampling.allowed_token_ids else -math.inf for place, logit in enumerate(x)]
+    for word in sampling.bad_words:
+        if tuple(output[len(output) - len(word) + 1 :]) == word[:-1]:
+            x[word[-1]] = -math.inf
+    if len(output) < sampling.min_tokens:
+        for token_id in sampling.end_token_ids:
+            x[token_id] = -math.inf
+    for token_id, amount in sampling.logit_bias:
+        x[token_id] += amount
+    counts = Counter(output)
+    for token_id in set(prompt) | set(output):
+        penalty = sampling.repetition_penalty
+        x[token_id] = x[token_id] / penalty if x[token_id] > 0 else x[token_id] * penalty
+    for token_id, count in counts.items():
+        x[token_id] -= count * sampling.frequency_penalty + sampling.presence_penalty
+    return x
+
+
+def softmax(x):
+    """Probabilities of logits."""
+    largest = max(x)
+    weights = [math.exp(logit - largest) for logit in x]
+    return [weight / sum(weights) for weight in weights]
+
+
+def filtered(logits, sampling):
+    """Probabilities after temperature, top-k, top-p and min-p; lower ids come first on ties."""
+    if sampling.temperature < 1e-5:
+        best = max(range(len(logits)), key=lambda place: (logits[place], -place))
+        return [float(place == best) for place in range(len(logits))]
+    tempered = [logit / sampling.temperature for logit in logits]
+    order = sorted(range(len(tempered)), key=lambda place: (-tempered[place], place))
+    if sampling.top_k > 0:
+        order = order[: sampling.top_k]
+    probabilities = softmax([tempered[place] for place in order])
+    if sampling.top_p < 1:
+        before = [math.fsum(probabilities[:place]) for place in range(len(order))]
+        order = [token_id for token_id, mass in zip(order, before, strict=True) if mass < sampling.top_p]
+    least = math.log(sampling.min_p) + tempered[order[0]] if sampling.min_p > 0 else -math.inf
+    kept = {token_id for token_id in order if tempered[token_id] >= least}
+    return softmax([logit if place in kept else -math.inf for place, logit in enumerate(tempered)])
+
+
+def distribution(logits, sampling, prompt, output):
+    """Probabilities of the next token."""
+    return filtered(adjusted(logits, sampling, prompt, output), sampling)
