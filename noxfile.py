@@ -84,6 +84,12 @@ def bugs(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def diagram(session: nox.Session) -> None:
+    """Draw the life of a sequence, as observed, into `docs/state_machine.md`."""
+    run(session, "python", "-m", "core.phases", PYTHONPATH="property_tests")
+
+
+@nox.session(default=False)
 def mutate(session: nox.Session) -> None:
     """Plant every mutant of the core; fails if one survives that is not listed as equivalent. See `mutation/run.py`."""
     run(session, "python", "-m", "mutation.run", *session.posargs, PYTHONPATH="property_tests")

@@ -351,7 +351,7 @@ def table() -> str:
                 for found in (by_works(), by_exploration())
                 for cell in (found.number or "–", f"{found.seconds:.2f}" if found.number else "–")
             ]
-        owner, name, _, number = bug.report.removeprefix("https://github.com/").split("/")
+        _, name, _, number = bug.report.removeprefix("https://github.com/").split("/")
         lines.append("| " + " | ".join(map(str, [bug.name, f"[{name} {number[:7]}]({bug.report})", *cells])) + " |")
     return "\n".join(lines)
 

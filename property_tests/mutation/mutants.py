@@ -104,7 +104,9 @@ def _in_block(block: list[ast.stmt], place: _Place) -> Iterator:
             if not any("overload" in ast.unparse(each) for each in statement.decorator_list):
                 yield from _in_block(statement.body, place.inside(statement))
             continue
-        stored = [each for each in ast.walk(statement) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)]
+        stored = [
+            each for each in ast.walk(statement) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
+        ]
         if place.name != "module" and (not _binds(statement) or {each.id for each in stored} <= place.bound):
             yield place.name, statement, _putter(block, index), ast.Pass()
         yield from _in_expression(statement, statement, place)
@@ -167,9 +169,15 @@ def _variants(node: ast.AST, parent: ast.AST, field: str, returns: str) -> Itera
             name = ast.unparse(func)
             yield from [_with(node, func=ast.Name(SWAPPED[name], ast.Load()))] if name in SWAPPED else []
             yield from args[:1] if name in TRANSPARENT else []
-            yield from [_with(node, keywords=_less(keywords, i)) for i, each in enumerate(keywords) if each.arg != "strict"]
-            yield from [_with(node, args=_less(args, i)) for i in range(len(args)) if len(args) > 1 and name in OPTIONAL]
-        case ast.Tuple(items, ast.Load()) | ast.List(items, ast.Load()) if any(isinstance(i, ast.Starred) for i in items):
+            yield from [
+                _with(node, keywords=_less(keywords, i)) for i, each in enumerate(keywords) if each.arg != "strict"
+            ]
+            yield from [
+                _with(node, args=_less(args, i)) for i in range(len(args)) if len(args) > 1 and name in OPTIONAL
+            ]
+        case ast.Tuple(items, ast.Load()) | ast.List(items, ast.Load()) if any(
+            isinstance(i, ast.Starred) for i in items
+        ):
             yield from [_with(node, elts=_less(items, i)) for i in range(len(items))]
 
 

@@ -2,6 +2,7 @@
 
     nox -s mutate                          # all of state/, schedule/ and policy/
     nox -s mutate -- state/block_pool.py   # some files or folders
+    nox -s mutate -- --quick               # without the last check, for whoever writes tests
     nox -s mutate -- --again               # only what survived last time
     nox -s mutate -- state --percent=25    # a sample: those whose name's CRC-32 says so, always the same
 
@@ -33,27 +34,36 @@ from mutation.mutants import Mutant, all_mutants
 
 FOLDERS = ("state", "schedule", "policy")
 NUM_PROCESSES = 2
-CPU_SECONDS = (20, 20, 150)
+CPU_SECONDS = (20, 20, 30, 100)
 """Processor time that each check may take: at least five times what it takes of the source as it is."""
 MEMORY_BYTES = 4 << 30
 SURVIVED, HANG = "survived", "hang"
 EQUIVALENT = Path(__file__).with_name("equivalent.toml")
-RESULTS = Path(os.environ.get("NANOFN_MUTATION_RESULTS", "mutation-results.json"))
+RESULTS = Path(os.environ.get("NANOFN_MUTATION_RESULTS", SOURCE.parents[1] / "scratch" / "mutation.json"))
 
 
 def equivalents() -> dict[str, str]:
     """Mutants that behave as the source does, with the reasons."""
-    return {name: reason for reason, names in tomllib.loads(EQUIVALENT.read_text("utf-8")).items() for name in names["mutants"]}
+    return {
+        name: reason
+        for reason, names in tomllib.loads(EQUIVALENT.read_text("utf-8")).items()
+        for name in names["mutants"]
+    }
 
 
-def judged(mutant: Mutant | Bug) -> int:
-    """Plant a mutant in this process for good; returns which check failed, or 0."""
-    with open(os.devnull, "w", encoding="utf-8") as nowhere:
-        os.dup2(nowhere.fileno(), 1)
-        os.dup2(nowhere.fileno(), 2)
+def place_in_sample(mutant: Mutant) -> int:
+    """From which percentage on a mutant is in the sample: a smaller sample is part of every larger one."""
+    return crc32(mutant.name.encode()) % 100
+
+
+def judged(mutant: Mutant | Bug, num_checks: int) -> int:
+    """Plant a mutant in this process for good; returns which of the first checks failed, or 0."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     with planted(mutant):
-        for number, (check, seconds) in enumerate(zip(CHECKS, CPU_SECONDS, strict=True), 1):
+        for number, (check, seconds) in enumerate(list(zip(CHECKS, CPU_SECONDS, strict=True))[:num_checks], 1):
             signal.setitimer(signal.ITIMER_PROF, seconds)  # its signal ends the process
             try:
                 check(mutant.file)
@@ -62,7 +72,7 @@ def judged(mutant: Mutant | Bug) -> int:
     return 0
 
 
-def verdicts(mutants: Sequence[Mutant | Bug]) -> Iterator[tuple[Mutant | Bug, str]]:
+def verdicts(mutants: Sequence[Mutant | Bug], num_checks: int) -> Iterator[tuple[Mutant | Bug, str]]:
     """Judge mutants, in child processes; yields (mutant, verdict) as they come."""
     names, running = (SURVIVED, *[check.__name__ for check in CHECKS]), dict[int, Mutant | Bug]()
     for mutant in [*mutants, *[None] * NUM_PROCESSES]:
@@ -74,7 +84,7 @@ def verdicts(mutants: Sequence[Mutant | Bug]) -> Iterator[tuple[Mutant | Bug, st
             if not process:
                 code = 1
                 try:
-                    code = judged(mutant)
+                    code = judged(mutant, num_checks)
                 finally:
                     os._exit(code)
             running[process] = mutant
@@ -90,23 +100,28 @@ def table(results: dict[str, str], reasons: dict[str, str]) -> str:
         killed = len(verdict) - count[SURVIVED]
         if verdict:
             scores = f"{killed / len(verdict):.1%}", f"{killed / max(len(verdict) - same, 1):.1%}"
-            lines.append(" | ".join(map(str, [folder or "all", len(verdict), *[count[c] for c in columns], same, *scores])))
+            lines.append(
+                " | ".join(map(str, [folder or "all", len(verdict), *[count[c] for c in columns], same, *scores]))
+            )
     return "\n".join(lines)
 
 
 def main(arguments: list[str]) -> int:
     """Run; returns 0 if nothing survives that is not equivalent."""
+    RESULTS.parent.mkdir(exist_ok=True)
     mutants, reasons, start = all_mutants(SOURCE, *FOLDERS), equivalents(), perf_counter()
     unknown = set(reasons) - {mutant.name for mutant in mutants}
     assert not unknown, f"listed as equivalent, but no mutants: {unknown}"
     known = json.loads(RESULTS.read_text("utf-8")) if "--again" in arguments else {}
     percent = int(next((each.partition("=")[2] for each in arguments if each.startswith("--percent=")), 100))
     chosen = tuple(each for each in arguments if not each.startswith("--")) or FOLDERS
-    mutants = [each for each in mutants if each.file.startswith(chosen) and crc32(each.name.encode()) % 100 < percent]
-    [(_, verdict)] = verdicts([Bug("none", "config.py", "@frozen", "@frozen")])
+    mutants = sorted([each for each in mutants if each.file.startswith(chosen)], key=place_in_sample)
+    mutants = [each for each in mutants if place_in_sample(each) < percent]
+    num_checks = len(CHECKS) - ("--quick" in arguments)
+    [(_, verdict)] = verdicts([Bug("none", "config.py", "@frozen", "@frozen")], num_checks)
     assert verdict == SURVIVED, f"without a mutant the checks end with: {verdict}"
     results = {each.name: known[each.name] for each in mutants if known.get(each.name, SURVIVED) != SURVIVED}
-    for mutant, verdict in verdicts([each for each in mutants if each.name not in results]):
+    for mutant, verdict in verdicts([each for each in mutants if each.name not in results], num_checks):
         results[mutant.name] = verdict
         if verdict == SURVIVED and mutant.name not in reasons:
             print(mutant.name, flush=True)
