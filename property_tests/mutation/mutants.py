@@ -107,7 +107,8 @@ def _in_block(block: list[ast.stmt], place: _Place) -> Iterator:
         stored = [
             each for each in ast.walk(statement) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
         ]
-        if place.name != "module" and (not _binds(statement) or {each.id for each in stored} <= place.bound):
+        is_kept = isinstance(statement, ast.Return | ast.Match | ast.Pass) or place.name == "module"
+        if not is_kept and (not _binds(statement) or {each.id for each in stored} <= place.bound):
             yield place.name, statement, _putter(block, index), ast.Pass()
         yield from _in_expression(statement, statement, place)
         place = evolve(place, bound=place.bound | {each.id for each in stored})
@@ -123,12 +124,14 @@ def _is_text(statement: ast.stmt) -> bool:
 
 
 def _binds(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.Assign | ast.AnnAssign | ast.Return | ast.Match | ast.Pass)
+    return isinstance(statement, ast.Assign | ast.AnnAssign)
 
 
 def _in_expression(node: ast.AST, statement: ast.stmt, place: _Place) -> Iterator:
     for name, value in ast.iter_fields(node):
         if name == "annotation" or (node is statement and name in ("body", "orelse", "cases", "exc")):
+            continue
+        if isinstance(node, ast.keyword) and node.arg == "strict":
             continue
         for index, child in enumerate(value) if isinstance(value, list) else [(None, value)]:
             is_declared = isinstance(child, ast.Call) and ast.unparse(child.func).partition("[")[0] in FOR_TYPES
