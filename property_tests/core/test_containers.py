@@ -116,6 +116,28 @@ def test_sorted_table_discards_many() -> None:
     assert tuple(table.discard_all([5, 1_999, 7_000]).values()) == tuple([k for k in range(1_999) if k != 5])
 
 
+def test_a_sorted_table_of_many_chunks_is_a_sorted_dict() -> None:
+    """New keys in the first, a middle and the last chunk, full or with pairs skipped; whole and half chunks popped."""
+    model = {key: key for key in range(0, 4_000, 2)}
+    table = SortedTable().extend(model.items())
+    for count, keys in ((0, (-1, 1, 1_023, 1_025, 2_001, 3_999)), (600, (1_201, 1_199, 3_001)), (512, (2_999, 5_001))):
+        table, popped = table.pop_first(count)
+        assert popped == tuple([model.pop(key) for key in sorted(model)[:count]])
+        check_table(table, model)
+        for key in keys:
+            model[key] = -key
+            table = table.set(key, -key)
+            check_table(table, model)
+        gone = frozenset([keys[0], *sorted(model)[300:900]])
+        model = {key: value for key, value in model.items() if key not in gone}
+        table = table.discard_all(gone)
+        check_table(table, model)
+    for count in (len(model) - 1, 5):
+        table, popped = table.pop_first(count)
+        assert popped == tuple([model.pop(key) for key in sorted(model)[:count]])
+        check_table(table, model)
+
+
 @given(
     st.lists(st.tuples(st.sampled_from(["set", "discard", "set_all", "discard_all"]), st.integers(0, 30)), max_size=30)
 )

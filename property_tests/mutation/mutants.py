@@ -7,7 +7,6 @@ decorators, overloads, declarations of fields and of type variables, `strict=`, 
 """
 
 import ast
-import copy
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,7 +42,7 @@ class Mutant:
     def apply(self, text: str) -> str:
         """Make the change."""
         tree = ast.parse(text)
-        for number, (_, _, put, new) in enumerate(_changes(tree)):
+        for number, (_, _, put, new) in enumerate(_changes(tree.body)):
             if number == self.number:
                 put(new)
                 return ast.unparse(ast.fix_missing_locations(tree))
@@ -53,7 +52,7 @@ class Mutant:
 def mutants(file: str, text: str) -> list[Mutant]:
     """List the mutants of a file. Changes of one statement that read the same are one."""
     tree, found, alike = ast.parse(text), list[Mutant](), dict[tuple[str, str], list]()
-    for number, (place, statement, put, new) in enumerate(_changes(tree)):
+    for number, (place, statement, put, new) in enumerate(_changes(tree.body)):
         before, old = _head(statement), put(new)
         after = "nothing" if isinstance(new, ast.Pass) else _head(statement)
         put(old)
@@ -91,30 +90,29 @@ class _Place:
         return _Place(name, returns, self.bound | arguments)
 
 
-def _changes(tree: ast.Module) -> Iterator:
+MODULE = _Place()
+
+
+def _changes(block: list[ast.stmt], place: _Place = MODULE) -> Iterator:
     """List what can be changed: (place, statement, function that puts a node there and returns the old one, new node)."""
-    yield from _in_block(tree.body, _Place())
-
-
-def _in_block(block: list[ast.stmt], place: _Place) -> Iterator:
     for index, statement in enumerate(block):
         if _is_text(statement) or isinstance(statement, ast.Import | ast.ImportFrom | ast.Assert):
             continue
         if isinstance(statement, ast.FunctionDef | ast.ClassDef):
             if not any("overload" in ast.unparse(each) for each in statement.decorator_list):
-                yield from _in_block(statement.body, place.inside(statement))
+                yield from _changes(statement.body, place.inside(statement))
             continue
-        stored = [
-            each for each in ast.walk(statement) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
-        ]
+        names = [each for each in ast.walk(statement) if isinstance(each, ast.Name)]
+        stored = {each.id for each in names if isinstance(each.ctx, ast.Store)}
         is_kept = isinstance(statement, ast.Return | ast.Match | ast.Pass) or place.name == "module"
-        if not is_kept and (not _binds(statement) or {each.id for each in stored} <= place.bound):
+        binds = isinstance(statement, ast.Assign | ast.AnnAssign) and not stored <= place.bound
+        if not (is_kept or binds):
             yield place.name, statement, _putter(block, index), ast.Pass()
         yield from _in_expression(statement, statement, place)
-        place = evolve(place, bound=place.bound | {each.id for each in stored})
+        place = evolve(place, bound=place.bound | stored)
         cases = [case.body for case in statement.cases] if isinstance(statement, ast.Match) else []
         for inner in (*[getattr(statement, name, []) for name in ("body", "orelse")], *cases):
-            yield from _in_block(inner, place)
+            yield from _changes(inner, place)
 
 
 def _is_text(statement: ast.stmt) -> bool:
@@ -123,15 +121,13 @@ def _is_text(statement: ast.stmt) -> bool:
     return says or (isinstance(value, ast.Yield) and isinstance(value.value, ast.JoinedStr))
 
 
-def _binds(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.Assign | ast.AnnAssign)
-
-
 def _in_expression(node: ast.AST, statement: ast.stmt, place: _Place) -> Iterator:
     for name, value in ast.iter_fields(node):
-        if name == "annotation" or (node is statement and name in ("body", "orelse", "cases", "exc")):
-            continue
-        if isinstance(node, ast.keyword) and node.arg == "strict":
+        if (
+            name == "annotation"
+            or (node is statement and name in ("body", "orelse", "cases", "exc"))
+            or _is_check(node)
+        ):
             continue
         for index, child in enumerate(value) if isinstance(value, list) else [(None, value)]:
             is_declared = isinstance(child, ast.Call) and ast.unparse(child.func).partition("[")[0] in FOR_TYPES
@@ -139,6 +135,10 @@ def _in_expression(node: ast.AST, statement: ast.stmt, place: _Place) -> Iterato
                 put = _putter(node, name) if index is None else _putter(value, index)
                 yield from ((place.name, statement, put, new) for new in _variants(child, node, name, place.returns))
                 yield from _in_expression(child, statement, place)
+
+
+def _is_check(node: ast.AST) -> bool:
+    return isinstance(node, ast.keyword) and node.arg == "strict"
 
 
 def _putter(owner, key):
@@ -168,28 +168,22 @@ def _variants(node: ast.AST, parent: ast.AST, field: str, returns: str) -> Itera
             yield from (ast.Constant(value + 1), ast.Constant(value - 1))
         case ast.Slice(lower, upper, step):
             yield from [ast.Slice(None, upper, step)] * bool(lower) + [ast.Slice(lower, None, step)] * bool(upper)
-        case ast.Call(func, args, keywords):
+        case ast.Call(func, args):
             name = ast.unparse(func)
             yield from [_with(node, func=ast.Name(SWAPPED[name], ast.Load()))] if name in SWAPPED else []
             yield from args[:1] if name in TRANSPARENT else []
-            yield from [
-                _with(node, keywords=_less(keywords, i)) for i, each in enumerate(keywords) if each.arg != "strict"
-            ]
-            yield from [
-                _with(node, args=_less(args, i)) for i in range(len(args)) if len(args) > 1 and name in OPTIONAL
-            ]
-        case ast.Tuple(items, ast.Load()) | ast.List(items, ast.Load()) if any(
-            isinstance(i, ast.Starred) for i in items
-        ):
-            yield from [_with(node, elts=_less(items, i)) for i in range(len(items))]
+            yield from _each_dropped(node, "keywords")
+            yield from _each_dropped(node, "args") if len(args) > 1 and name in OPTIONAL else []
+        case ast.Tuple(items, ast.Load()) | ast.List(items, ast.Load()):
+            yield from _each_dropped(node, "elts") if any(isinstance(each, ast.Starred) for each in items) else []
 
 
-def _with(node, **values):
-    new = copy.copy(node)
-    for name, value in values.items():
-        setattr(new, name, value)
-    return new
+def _with(node: ast.AST, **values) -> ast.AST:
+    return type(node)(**dict(ast.iter_fields(node)) | values)
 
 
-def _less(items: list, index: int) -> list:
-    return items[:index] + items[index + 1 :]
+def _each_dropped(node: ast.AST, field: str) -> list[ast.AST]:
+    """Copies of a node, each without another one of its items."""
+    items = getattr(node, field)
+    places = [place for place, item in enumerate(items) if not _is_check(item)]
+    return [_with(node, **{field: items[:place] + items[place + 1 :]}) for place in places]

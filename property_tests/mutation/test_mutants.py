@@ -20,6 +20,7 @@ def half(items: list[int], most: int = 0) -> int | None:
 
 
 def changes(text):
+    """The mutants of a text, without file and function."""
     return {each.name.partition(": ")[2] for each in mutants("file.py", text)}
 
 
