@@ -37,6 +37,17 @@ def test_chunked_is_a_stack(operations) -> None:
         assert hash(version) == hash(Chunked().extend(content))
 
 
+def test_chunked_grows_by_single_pushes() -> None:
+    """Over several chunks: content, last item and layout."""
+    stack = Chunked()
+    assert stack.last is None
+    for number in range(200):
+        stack = stack.push(number)
+        assert stack.last == number
+        assert stack == Chunked().extend(range(number + 1))
+        assert (stack[0], stack[number], stack[-number - 1]) == (0, number, 0)
+
+
 @pytest.mark.parametrize("index", [3, -4, 64])
 def test_chunked_has_nothing_beyond_its_end(index: int) -> None:
     """Reading outside raises, as with a tuple."""
