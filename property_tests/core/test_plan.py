@@ -46,10 +46,11 @@ def test_every_step_counts_once() -> None:
 @pytest.mark.parametrize("wish", [{"preempt": (0,)}, {"shed": (0,)}])
 def test_steady_grants_do_not_hide_what_else_is_wished_for(wish) -> None:
     """All decode, and the grants are those of the step before: a preemption or shedding beside them happens."""
-    run = work(request(0, 3), request(1, 3))
+    run = work(request(0, 1), request(1, 1))
     for _ in range(3):
         run.step(grants((0, 1), (1, 1)))
         run.deliver()
+    assert run.state.running.steady is not None
     step_plan = run.step(grants((0, 1), (1, 1), **wish))
     assert list(planned(step_plan)) == [1]
     assert run.state.running.sequence_id == (1,)

@@ -12,8 +12,9 @@ from nanofn.state.running import Running
 def decoding(**options):
     """A work with two sequences that have had their first output tokens."""
     run = work(request(0, 3, max_tokens=20), request(1, 6, max_tokens=20), **options)
-    run.step(grants(0, 1))
-    run.deliver()
+    while not all(run.outputs.values()):
+        run.step(grants(0, 1))
+        run.deliver()
     return run
 
 
@@ -57,7 +58,7 @@ def test_the_memo_outlives_an_end_and_not_a_preemption(end: str) -> None:
 
 def test_a_steady_step_hands_on_what_it_knows(monkeypatch) -> None:
     """While all decode and blocks suffice, neither planning nor committing goes the long way, at any depth."""
-    run = decoding()
+    run = decoding(max_num_batched_tokens=2, num_blocks=8)
     run.step(grants((0, 1), (1, 1)))
 
     def long_way(*_):

@@ -3,7 +3,8 @@
     nox -s mutate                          # all of state/, schedule/ and policy/
     nox -s mutate -- state/block_pool.py   # some files or folders
     nox -s mutate -- --quick               # without the last check, for whoever writes tests
-    nox -s mutate -- --again               # only what survived last time
+    nox -s mutate -- --again               # what survived last time, and what was not tried
+    nox -s mutate -- --more                # what was not tried last time
     nox -s mutate -- state --percent=25    # a sample: those whose name's CRC-32 says so, always the same
 
 A process forks for each mutant, so importing everything anew costs a tenth of a second; libraries that mutate are not used,
@@ -112,7 +113,8 @@ def main(arguments: list[str]) -> int:
     mutants, reasons, start = all_mutants(SOURCE, *FOLDERS), equivalents(), perf_counter()
     unknown = set(reasons) - {mutant.name for mutant in mutants}
     assert not unknown, f"listed as equivalent, but no mutants: {unknown}"
-    known = json.loads(RESULTS.read_text("utf-8")) if "--again" in arguments else {}
+    known = json.loads(RESULTS.read_text("utf-8")) if {"--again", "--more"} & {*arguments} else {}
+    tried = {name for name, verdict in known.items() if verdict != SURVIVED or "--more" in arguments}
     percent = int(next((each.partition("=")[2] for each in arguments if each.startswith("--percent=")), 100))
     chosen = tuple(each for each in arguments if not each.startswith("--")) or FOLDERS
     mutants = sorted([each for each in mutants if each.file.startswith(chosen)], key=place_in_sample)
@@ -120,7 +122,7 @@ def main(arguments: list[str]) -> int:
     num_checks = len(CHECKS) - ("--quick" in arguments)
     [(_, verdict)] = verdicts([Bug("none", "config.py", "@frozen", "@frozen")], num_checks)
     assert verdict == SURVIVED, f"without a mutant the checks end with: {verdict}"
-    results = {each.name: known[each.name] for each in mutants if known.get(each.name, SURVIVED) != SURVIVED}
+    results = {each.name: known[each.name] for each in mutants if each.name in tried}
     for mutant, verdict in verdicts([each for each in mutants if each.name not in results], num_checks):
         results[mutant.name] = verdict
         if verdict == SURVIVED and mutant.name not in reasons:
