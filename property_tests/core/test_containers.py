@@ -143,10 +143,28 @@ def test_a_sorted_table_of_many_chunks_is_a_sorted_dict() -> None:
         model = {key: value for key, value in model.items() if key not in gone}
         table = table.discard_all(gone)
         check_table(table, model)
+        pairs = [(max(model) + 1 + place, count) for place in range(700)]
+        model |= pairs
+        table = table.extend(pairs)
+        check_table(table, model)
     for count in (len(model) - 1, 5):
         table, popped = table.pop_first(count)
         assert popped == tuple([model.pop(key) for key in sorted(model)[:count]])
         check_table(table, model)
+
+
+def test_a_sorted_table_ends_and_begins_anywhere() -> None:
+    """Whole chunks popped, nothing before the first key to discard, and a table that has become empty."""
+    model = {key: key for key in range(1_024)}
+    table = SortedTable().extend(model.items())
+    assert table.discard(-1) == table.discard_all([-1, -7]) == table
+    assert SortedTable().discard(3) == SortedTable()
+    table, popped = table.pop_first(512)
+    assert popped == tuple(range(512))
+    check_table(table, {key: key for key in range(512, 1_024)})
+    table, popped = table.pop_first(9_999)
+    assert (len(popped), len(table), tuple(table.set(1, 2))) == (512, 0, ((1, 2),))
+    assert tuple(table.extend([(3, 4)]).extend([(5, 6)])) == ((3, 4), (5, 6))
 
 
 @given(
