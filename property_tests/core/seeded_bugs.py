@@ -288,7 +288,7 @@ BUGS = (
 )
 
 NUM_WORKS = 400
-MAX_STATES = 2_000
+MAX_STATES = 1_500
 
 
 @frozen

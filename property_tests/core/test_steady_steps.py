@@ -90,3 +90,14 @@ def test_decodes_without_a_memo_are_committed_at_once() -> None:
     assert run.state.running.steady is None
     done = commit_module.commit_decodes(run.state, run.state.in_flight[0].entries, (3, 4), 0)
     assert (done.sequence_ids, done.token_ids) == ((1, 0), (3, 4))
+
+
+def test_the_last_free_blocks_do_for_a_steady_step(monkeypatch) -> None:
+    """Two sequences open a block each, and just two are free: no reason to go the long way."""
+    run = work(request(0, 1), request(1, 1), block_size=1, num_blocks=8, max_model_len=7)
+    while run.state.pool.num_free > 2:
+        run.step(grants((0, 1), (1, 1)))
+        run.deliver()
+    monkeypatch.setattr(plan_module, "plan_decodes", None)
+    run.step(grants((0, 1), (1, 1)))
+    assert run.state.pool.num_free == 0
