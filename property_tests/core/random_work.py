@@ -4,10 +4,11 @@ from random import Random
 
 from nanofn.config import Limits
 from nanofn.lab.shadow import EOS
-from nanofn.lab.work import Work
+from nanofn.lab.work import Work, require
 from nanofn.policy import fcfs, prefill_first
 from nanofn.request import Request, RequestId
 from nanofn.state.decision import Decision
+from nanofn.state.effects import Refused
 from nanofn.state.events import HintChanged, PrefixCacheReset, StopStringMatched
 
 
@@ -37,7 +38,7 @@ def random_request(random, request_id, max_model_len):
         min_tokens=random.choice([0, 0, 2]),
         n=random.choice([1, 1, 1, 2, 3]),
         stop_token_ids=random.choice([(), (EOS,)]),
-        cache_keys=random.choice([(), (), (("salt", "a"),)]),
+        cache_keys=random.choice([(), (), (("salt", "a"),), (("adapter", "a"),)]),
         reads_prefix_cache=random.random() < 0.9,
         plans_ahead=random.random() < 0.8,
     )
@@ -61,6 +62,14 @@ def random_decision(random, live_ids):
     )
 
 
+def decided_step(work, decision, *, fails):
+    """Take a step, and see that nobody is passed over in silence: each grant has an entry or a refusal."""
+    step_plan = work.step(decision, fails=fails)
+    refused = {effect.sequence_id for effect in step_plan.effects if isinstance(effect, Refused)}
+    passed_over = {sequence_id for sequence_id, count in decision.grants if count} - refused
+    require(passed_over <= set(step_plan.entries.sequence_id), f"{passed_over} got neither tokens nor a refusal")
+
+
 def random_event(random, work, depth, *, failing):
     """Let one thing happen: a step, a result, or something from outside."""
     live_ids, chance = work.live_ids, random.random()
@@ -73,7 +82,7 @@ def random_event(random, work, depth, *, failing):
     elif chance < 0.06 and live_ids:
         work.apply(HintChanged(random.choice(live_ids), random.randint(0, 9)))
     elif chance < 0.6 and len(work.state.in_flight) < depth:
-        work.step(random_decision(random, live_ids), fails=failing and random.random() < 0.1)
+        decided_step(work, random_decision(random, live_ids), fails=failing and random.random() < 0.1)
     elif work.executor.results:
         work.deliver()
 

@@ -37,6 +37,17 @@ def test_chunked_is_a_stack(operations) -> None:
         assert hash(version) == hash(Chunked().extend(content))
 
 
+def test_chunked_grows_by_single_pushes() -> None:
+    """Over several chunks: content, last item and layout."""
+    stack = Chunked()
+    assert stack.last is None
+    for number in range(200):
+        stack = stack.push(number)
+        assert stack.last == number
+        assert stack == Chunked().extend(range(number + 1))
+        assert (stack[0], stack[number], stack[-number - 1]) == (0, number, 0)
+
+
 @pytest.mark.parametrize("index", [3, -4, 64])
 def test_chunked_has_nothing_beyond_its_end(index: int) -> None:
     """Reading outside raises, as with a tuple."""
@@ -114,6 +125,46 @@ def test_sorted_table_discards_many() -> None:
     """Discarding keys one after the other, some absent."""
     table = SortedTable().extend([(key, key) for key in range(2_000)])
     assert tuple(table.discard_all([5, 1_999, 7_000]).values()) == tuple([k for k in range(1_999) if k != 5])
+
+
+def test_a_sorted_table_of_many_chunks_is_a_sorted_dict() -> None:
+    """New keys in the first, a middle and the last chunk, full or with pairs skipped; whole and half chunks popped."""
+    model = {key: key for key in range(0, 4_000, 2)}
+    table = SortedTable().extend(model.items())
+    for count, keys in ((0, (-1, 1, 1_023, 1_025, 2_001, 3_999)), (600, (1_201, 1_199, 3_001)), (512, (2_999, 5_001))):
+        table, popped = table.pop_first(count)
+        assert popped == tuple([model.pop(key) for key in sorted(model)[:count]])
+        check_table(table, model)
+        for key in keys:
+            model[key] = -key
+            table = table.set(key, -key)
+            check_table(table, model)
+        gone = frozenset([keys[0], *sorted(model)[300:900]])
+        model = {key: value for key, value in model.items() if key not in gone}
+        table = table.discard_all(gone)
+        check_table(table, model)
+        pairs = [(max(model) + 1 + place, count) for place in range(700)]
+        model |= pairs
+        table = table.extend(pairs)
+        check_table(table, model)
+    for count in (len(model) - 1, 5):
+        table, popped = table.pop_first(count)
+        assert popped == tuple([model.pop(key) for key in sorted(model)[:count]])
+        check_table(table, model)
+
+
+def test_a_sorted_table_ends_and_begins_anywhere() -> None:
+    """Whole chunks popped, nothing before the first key to discard, and a table that has become empty."""
+    model = {key: key for key in range(1_024)}
+    table = SortedTable().extend(model.items())
+    assert table.discard(-1) == table.discard_all([-1, -7]) == table
+    assert SortedTable().discard(3) == SortedTable()
+    table, popped = table.pop_first(512)
+    assert popped == tuple(range(512))
+    check_table(table, {key: key for key in range(512, 1_024)})
+    table, popped = table.pop_first(9_999)
+    assert (len(popped), len(table), tuple(table.set(1, 2))) == (512, 0, ((1, 2),))
+    assert tuple(table.extend([(3, 4)]).extend([(5, 6)])) == ((3, 4), (5, 6))
 
 
 @given(
