@@ -165,7 +165,7 @@ def _key(point: Point, policy: Policy[Any], caps: Caps) -> Hashable:
         )
         for each in live
     }
-    told = () if policy.init is None else normal_news(point.news, ranks)
+    told = normal_news(policy, point.news, ranks)
     return fingerprint(state, facts, {}, keeps_order=True), normal_policy_state(policy, point.policy_state, ranks), told
 
 

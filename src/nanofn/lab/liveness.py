@@ -26,24 +26,37 @@ _ROUNDS = 4
 
 
 @frozen
+class Run:
+    """A real run into a cycle and once around it.
+
+    Attributes:
+        events: From the beginning.
+        cycle_start: Number of the event with which the cycle begins.
+        unserved: The sequence that gets no token there, however often it is repeated.
+    """
+
+    events: tuple[Event, ...]
+    cycle_start: int
+    unserved: SequenceId
+
+
+@frozen
 class Verdict:
     """What a policy does at a scope.
 
     Attributes:
         num_states: Different states, tags included.
         seconds: How long it took.
-        livelock: Events that lead into a cycle without arrivals, and the cycle; None if there is none.
-        starvation: Events that lead into a cycle in which one sequence lives on, and the cycle; None if there is none.
-        starving: The sequence that lives on there.
+        livelock: A cycle without arrivals, and the way into it; None if there is none.
+        starvation: A cycle in which one sequence lives on, arrivals allowed, and the way into it; None if there is none.
         longest_wait: Most steps between two output tokens of a sequence, or before its first; None with starvation.
         is_complete: Whether all states were seen, and counters told apart far enough.
     """
 
     num_states: int
     seconds: float
-    livelock: Lasso | None
-    starvation: Lasso | None
-    starving: SequenceId | None
+    livelock: Run | None
+    starvation: Run | None
     longest_wait: int | None
     is_complete: bool
 
@@ -76,10 +89,9 @@ def study(
         livelock, followed = cycle(graph, without_arrivals(graph)), unserved(graph)
         starvation = cycle(graph, followed)
         wait = longest_way(followed) if starvation is None else None
-        if livelock is not None and _waits_for_ever(policy, arrivals, livelock, caps) is None:
-            livelock = None
-        starving = None if starvation is None else _waits_for_ever(policy, arrivals, starvation, caps)
-        is_real = livelock is not None or starving is not None
+        locked = None if livelock is None else _walked_round(policy, arrivals, livelock, caps)
+        starved = None if starvation is None else _walked_round(policy, arrivals, starvation, caps)
+        is_real = locked is not None or starved is not None
         is_enough = is_real or (wait is not None and (not grows or wait < caps.num_steps))
         if is_enough or not graph.is_complete or not grows or caps.num_steps >= MAX_CAP:
             break
@@ -87,32 +99,37 @@ def study(
     return Verdict(
         len(graph.edges),
         perf_counter() - start,
-        livelock,
-        None if starving is None else starvation,
-        starving,
+        locked,
+        starved,
         wait,
         is_complete=graph.is_complete and is_enough,
     )
 
 
-def _waits_for_ever(policy: Policy[Any], arrivals: Arrivals, lasso: Lasso, caps: Caps) -> SequenceId | None:
-    """Walk a lasso with the real policy: the sequence that is never served on its cycle; None if it is after all."""
-    point = _walked(Point(initial_state(arrivals.limits), policy.init), policy, lasso.way)
+def _walked_round(policy: Policy[Any], arrivals: Arrivals, lasso: Lasso, caps: Caps) -> Run | None:
+    """Walk a lasso with the real policy, many times around; None if the sequence is served after all."""
+    way, point = _walked(Point(initial_state(arrivals.limits), policy.init), policy, lasso.way)
     followed, length = list(point.lengths.items())[lasso.rank]
     num_steps = sum([isinstance(event, StepDecided) for event in lasso.around])
     rounds = max(_ROUNDS, -(-_ROUNDS * (caps.num_steps + 1) // num_steps))
+    first: tuple[Event, ...] = ()
     for _ in range(rounds):
-        point = _walked(point, policy, lasso.around)
+        around, point = _walked(point, policy, lasso.around)
+        first = first or around
         if point.lengths.get(followed) != length:
             return None
-    return followed
+    return Run(way + first, len(way), followed)
 
 
-def _walked(point: Point, policy: Policy[Any], events: tuple[Event, ...]) -> Point:
+def _walked(point: Point, policy: Policy[Any], events: tuple[Event, ...]) -> tuple[tuple[Event, ...], Point]:
     """Let arrivals arrive and steps be decided anew; results follow by themselves."""
+    found: list[Event] = []
     for event in events:
         if isinstance(event, RequestArrived):
-            point = arrived(point, evolve(event.request, request_id=RequestId(point.num_requests)))
+            request = evolve(event.request, request_id=RequestId(point.num_requests))
+            found.append(RequestArrived(request))
+            point = arrived(point, request)
         elif isinstance(event, StepDecided):
-            point = stepped(point, policy)[1]
-    return point
+            done, point = stepped(point, policy)
+            found += done
+    return tuple(found), point

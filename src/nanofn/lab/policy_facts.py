@@ -79,8 +79,13 @@ def _charges(service: Service) -> tuple[tuple[str, int], ...]:
     return tuple([(client, charge) for client, charge in over if charge > 0])
 
 
-def normal_news(news: tuple[Effect, ...], ranks: Ranks) -> tuple[Any, ...]:
-    """Take the names out of what a policy is told next; what was refused or launched it can do without."""
+def normal_news(policy: Policy[Any], news: tuple[Effect, ...], ranks: Ranks) -> tuple[Any, ...]:
+    """Take the names out of what a policy is told next; one without a state has no use for news.
+
+    What was refused or launched is left out. The ended are nobody, all alike.
+    """
+    if policy.init is None:
+        return ()
     found: list[Any] = []
     for effect in news:
         kind = type(effect).__name__
