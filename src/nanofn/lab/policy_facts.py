@@ -14,7 +14,7 @@ from nanofn.policy.fair import Fair, Service
 from nanofn.policy.quantum import Quantum, Turns
 from nanofn.request import SequenceId
 from nanofn.state.decision import Policy
-from nanofn.state.effects import Admitted, Finished, Preempted, Refused, Started, TokensCommitted
+from nanofn.state.effects import Admitted, Finished, Preempted, Started, TokensCommitted
 from nanofn.state.events import Effect
 from nanofn.state.persistent import sorted_items
 from nanofn.state.sequence import Sequence
@@ -79,10 +79,13 @@ def _charges(service: Service) -> tuple[tuple[str, int], ...]:
     return tuple([(client, charge) for client, charge in over if charge > 0])
 
 
-def normal_news(policy: Policy[Any], news: tuple[Effect, ...], ranks: Ranks) -> tuple[Any, ...]:
+def normal_news(
+    policy: Policy[Any], news: tuple[Effect, ...], ranks: Ranks, *, tells_of_ended: bool = True
+) -> tuple[Any, ...]:
     """Take the names out of what a policy is told next; one without a state has no use for news.
 
-    What was refused or launched is left out. The ended are nobody, all alike.
+    What was refused or launched is left out. The ended are nobody, all alike; without `tells_of_ended` what concerns them
+    alone is left out as well, since it grows without end where requests come and are aborted and nothing is decided.
     """
     if policy.init is None:
         return ()
@@ -91,13 +94,11 @@ def normal_news(policy: Policy[Any], news: tuple[Effect, ...], ranks: Ranks) -> 
         kind = type(effect).__name__
         match effect:
             case Admitted(_, sequence_ids) | TokensCommitted(sequence_ids):
-                found.append((kind, tuple([ranks.get(each, -1) for each in sequence_ids])))
-            case Started(sequence_id, count) | Preempted(sequence_id, count):
-                found.append((kind, ranks.get(sequence_id, -1), count))
-            case Finished(sequence_id):
-                found.append((kind, ranks.get(sequence_id, -1)))
-            case Refused():
-                pass
+                who = tuple([ranks.get(each, -1) for each in sequence_ids])
+            case Started(sequence_id) | Preempted(sequence_id) | Finished(sequence_id):
+                who = (ranks.get(sequence_id, -1),)
             case _:
-                found.append(kind)
+                continue
+        if tells_of_ended or max(who) >= 0:
+            found.append((kind, who, effect.num_cached_tokens if isinstance(effect, Started) else 0))
     return tuple(found)
