@@ -18,14 +18,16 @@ from nanofn.lab.timeline import timeline
 from nanofn.state.decision import Policy
 
 _SIGNS = {"holds": "ok", "fails": "FAILS", "unknown": "?"}
-_MAX_IMPORT_SECONDS = 20.0
+_MAX_IMPORT_SECONDS = 10.0
 
 
 def run(arguments: Sequence[str]) -> int:
     """Check or begin a policy. Returns 0 if all holds, 1 if something fails or stays unknown, 2 if there is no such policy."""
     parser = argparse.ArgumentParser(prog="nanofn policy", description="Scheduling policies: check one, or begin one.")
     commands = parser.add_subparsers(dest="command", required=True)
-    checks = commands.add_parser("check", help="check a policy's purity, lawfulness, safety and liveness: about a minute")
+    checks = commands.add_parser(
+        "check", help="check a policy's purity, lawfulness, safety and liveness: about a minute"
+    )
     checks.add_argument("policy", metavar="POLICY", help="FILE.py, FILE.py:NAME, or a built-in one's name")
     checks.add_argument(
         "--log", metavar="FILE", default="counterexample.jsonl", help="where the counterexample goes, if there is one"
@@ -79,7 +81,9 @@ def _loaded(name: str) -> Policy[Any]:
     try:
         hash(policy.init)
     except Exception as error:
-        raise PolicyFileError(f"{name}: `init` is not immutable ({error}); make it a tuple or a frozen record") from error
+        raise PolicyFileError(
+            f"{name}: `init` is not immutable ({error}); make it a tuple or a frozen record"
+        ) from error
     return policy
 
 
@@ -89,7 +93,12 @@ def _with_progress(policy: Policy[Any], name: str, source: Path | None) -> list[
 
     findings = []
     bar = tqdm(
-        total=num_findings(source), desc="checking", unit="part", disable=not sys.stderr.isatty(), leave=False, delay=0.5
+        total=num_findings(source),
+        desc="checking",
+        unit="part",
+        disable=not sys.stderr.isatty(),
+        leave=False,
+        delay=0.5,
     )
     with bar:
         for finding in check(policy, name, source, lambda states: bar.set_postfix_str(f"{states:,} states")):

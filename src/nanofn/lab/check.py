@@ -111,7 +111,9 @@ def _judged(title: str, arrivals: Arrivals, verdict: Verdict) -> Finding:
     for what, run in (("livelock", verdict.livelock), ("starvation", verdict.starvation)):
         if run is not None:
             problem = _told(what, run)
-            return Finding(title, "fails", problem, Counterexample(arrivals.limits, run.events, problem, run.cycle_start))
+            return Finding(
+                title, "fails", problem, Counterexample(arrivals.limits, run.events, problem, run.cycle_start)
+            )
     figures = f"{verdict.num_states:,} states"
     if verdict.is_complete:
         return Finding(title, "holds", f"{figures}, a token at least every {verdict.longest_wait} steps")

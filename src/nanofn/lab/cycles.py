@@ -134,7 +134,12 @@ def longest_way(part: Ways) -> int:
     longest = [0] * len(part.ways)
     for component in components(part):
         inside = set(component)
-        out = [edge.is_step + longest[after] for node in component for edge, after in part.ways[node] if after not in inside]
+        out = [
+            edge.is_step + longest[after]
+            for node in component
+            for edge, after in part.ways[node]
+            if after not in inside
+        ]
         # The step that ends the wait counts as well.
         most = max(out, default=1)
         for node in component:

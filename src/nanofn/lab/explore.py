@@ -115,7 +115,8 @@ def key_of(node: Node, scope: Scope) -> tuple[Any, ...]:
         return *fingerprint(state, facts, node.executor.memory, keeps_order=False), results
     facts = {each.sequence_id: (*facts[each.sequence_id], *facts_for_policy(each, state.num_steps)) for each in live}
     rank = {sequence_id: place for place, sequence_id in enumerate(sorted(tokens))}
-    knows = (normal_policy_state(scope.policy, node.policy_state, rank), normal_news(scope.policy, node.news, rank, tells_of_ended=False))
+    knows = (
+        normal_policy_state(scope.policy, node.policy_state, rank),
+        normal_news(scope.policy, node.news, rank, tells_of_ended=False),
+    )
     return *fingerprint(state, facts, node.executor.memory, keeps_order=True), results, knows
-
-

@@ -12,7 +12,7 @@ from attrs import evolve, field, frozen
 
 from nanofn.config import Limits
 from nanofn.lab.fingerprint import fingerprint
-from nanofn.lab.policy_facts import Caps, facts_for_policy, normal_news, normal_policy_state
+from nanofn.lab.policy_facts import NO_COUNTERS, Caps, facts_for_policy, normal_news, normal_policy_state
 from nanofn.request import Request, RequestId, SequenceId, TokenId
 from nanofn.schedule.admit import admit
 from nanofn.schedule.commit import commit
@@ -111,7 +111,7 @@ class Graph:
 
 
 def graph_of(
-    policy: Policy[Any], arrivals: Arrivals, caps: Caps = Caps(), watch: Callable[[int], None] | None = None
+    policy: Policy[Any], arrivals: Arrivals, caps: Caps = NO_COUNTERS, watch: Callable[[int], None] | None = None
 ) -> Graph:
     """Follow every arrival and every step from the empty state.
 

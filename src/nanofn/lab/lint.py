@@ -3,17 +3,21 @@
 import ast
 from collections.abc import Iterator
 
-IMPORTS = frozenset(
-    "__future__ abc attr attrs bisect collections dataclasses enum fractions functools heapq itertools math nanofn operator "
-    "statistics types typing".split()
-)
+IMPORTS = frozenset({
+    "__future__", "abc", "attr", "attrs", "bisect", "collections", "dataclasses", "enum", "fractions",
+    "functools", "heapq", "itertools", "math", "nanofn", "operator", "statistics", "types", "typing",
+})  # fmt: skip
 """Modules that neither keep state nor touch the world."""
 
-CALLS = frozenset("open print input breakpoint exec eval compile setattr delattr globals vars __import__ id".split())
+CALLS = frozenset({
+    "open", "print", "input", "breakpoint", "exec", "eval", "compile", "setattr", "delattr", "globals", "vars",
+    "__import__", "id",
+})  # fmt: skip
 CACHES = frozenset({"cache", "lru_cache", "cached_property"})
-CHANGES = frozenset(
-    "append extend insert remove pop popleft appendleft clear sort reverse add discard update setdefault popitem".split()
-)
+CHANGES = frozenset({
+    "append", "extend", "insert", "remove", "pop", "popleft", "appendleft", "clear", "sort", "reverse", "add",
+    "discard", "update", "setdefault", "popitem",
+})  # fmt: skip
 """Methods that change a list, dict, set or deque in place."""
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda

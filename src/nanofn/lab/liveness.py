@@ -13,7 +13,7 @@ from attrs import evolve, frozen
 
 from nanofn.lab.cycles import Lasso, cycle, longest_way, unserved, without_arrivals
 from nanofn.lab.graph import Arrivals, Point, arrived, graph_of, stepped
-from nanofn.lab.policy_facts import Caps
+from nanofn.lab.policy_facts import NO_COUNTERS, Caps
 from nanofn.request import RequestId, SequenceId
 from nanofn.state.decision import Policy
 from nanofn.state.engine_state import initial_state
@@ -69,7 +69,7 @@ class Verdict:
 def study(
     policy: Policy[Any],
     arrivals: Arrivals,
-    caps: Caps = Caps(),
+    caps: Caps = NO_COUNTERS,
     *,
     grows: bool = False,
     watch: Callable[[int], None] | None = None,

@@ -82,7 +82,9 @@ def step(node: Node, move: Move) -> tuple[Node, tuple[Effect, ...]]:
     if isinstance(launched, Launched) and launched.step_plan.plan_id is not None:
         executor, samples = executor.fork(), iter(move.samples)
         known = tokens
-        executor.launch(state, launched.step_plan, lambda each: known[SequenceId(each)], sample=lambda *_: next(samples))
+        executor.launch(
+            state, launched.step_plan, lambda each: known[SequenceId(each)], sample=lambda *_: next(samples)
+        )
     alive = {*state.running.sequence_id, *[key for key, _ in state.waiting]}
     if len(alive) != len(tokens):
         tokens = {sequence_id: known for sequence_id, known in tokens.items() if sequence_id in alive}

@@ -35,7 +35,11 @@ class Caps:
     num_preemptions: int = 0
 
 
-def facts_for_policy(each: Sequence, num_steps: int = 0, caps: Caps = Caps()) -> tuple[Any, ...]:
+NO_COUNTERS = Caps()
+"""For a policy that reads none."""
+
+
+def facts_for_policy(each: Sequence, num_steps: int = 0, caps: Caps = NO_COUNTERS) -> tuple[Any, ...]:
     """Tell what a policy can know of a sequence and the core does not look at; `num_steps` is the state's."""
     request = each.request
     return (

@@ -82,9 +82,7 @@ def random_event(random: Random, work: Work, depth: int, *, failing: bool) -> No
         work.deliver()
 
 
-def random_work(
-    seed: int, *, checked: bool = True, policies: Sequence[Policy[Any]] = (fcfs, prefill_first)
-) -> Work:
+def random_work(seed: int, *, checked: bool = True, policies: Sequence[Policy[Any]] = (fcfs, prefill_first)) -> Work:
     """Run some steps under arbitrary decisions, then let one of some policies finish; the work is checked to the end."""
     random = Random(seed)  # noqa: S311  a seed is what makes a run repeatable
     limits, depth = random_limits(random), random.randint(1, 3)

@@ -6,7 +6,7 @@ A fact that a policy never reads need not tell states apart, and a counter that 
 from collections.abc import Iterator
 from typing import Any, cast
 
-from nanofn.state.view import SequenceView, View
+from nanofn.state.view import View
 
 _INSIDE = ("SequenceViews", "SequenceView")
 
@@ -41,6 +41,9 @@ class _Watched:
     def __len__(self) -> int:
         return len(self._inner)
 
+    def __bool__(self) -> bool:
+        return bool(self._inner)
+
 
 def _watched(value: Any, names: set[str]) -> Any:
     return _Watched(value, names) if type(value).__name__ in _INSIDE else value
@@ -49,7 +52,3 @@ def _watched(value: Any, names: set[str]) -> Any:
 def watched(view: View, names: set[str]) -> View:
     """Wrap a view: what is read of it, or of a sequence in it, is added to `names`."""
     return cast(View, _Watched(view, names))
-
-
-KNOWN = frozenset([name for each in (View, SequenceView) for name in dir(each) if not name.startswith("_")])
-"""All that can be read."""
