@@ -6,7 +6,7 @@ and every state. The first broken rule ends the search; breadth first, so its wa
 
 from collections import deque
 from collections.abc import Callable
-from time import perf_counter
+from time import process_time
 from typing import Any
 
 from attrs import frozen
@@ -44,7 +44,7 @@ class Exploration:
     Attributes:
         num_states: Different states.
         num_transitions: Events tried.
-        seconds: How long it took.
+        seconds: CPU time.
         broken: The shortest way to a broken rule, if there is one.
         is_complete: Whether all states were seen.
     """
@@ -63,7 +63,7 @@ def explore(scope: Scope, watch: Callable[[int], None] | None = None) -> Explora
         scope: What may happen.
         watch: Called with the number of states so far, every thousand of them.
     """
-    start, num_transitions = perf_counter(), 0
+    start, num_transitions = process_time(), 0
     first = Node(
         initial_state(scope.limits),
         ShadowExecutor(scope.limits.block_size),
@@ -90,7 +90,7 @@ def explore(scope: Scope, watch: Callable[[int], None] | None = None) -> Explora
         except Exception as error:  # noqa: BLE001  whatever the core or a policy raises is a finding
             events = node.events() if event is None else (*node.events(), event)
             broken = Broken(events, f"{type(error).__name__}: {error}")
-    return Exploration(len(seen), num_transitions, perf_counter() - start, broken, not queue and broken is None)
+    return Exploration(len(seen), num_transitions, process_time() - start, broken, not queue and broken is None)
 
 
 def _checked(node: Node, move: Move, scope: Scope, seen: set[tuple[Any, ...]]) -> tuple[Node | None, str]:

@@ -6,7 +6,7 @@ of the same sequence. A cycle counts only once it was walked many times with the
 """
 
 from collections.abc import Callable
-from time import perf_counter
+from time import process_time
 from typing import Any
 
 from attrs import evolve, frozen
@@ -46,7 +46,7 @@ class Verdict:
 
     Attributes:
         num_states: Different states, tags included.
-        seconds: How long it took.
+        seconds: CPU time.
         livelock: A cycle without arrivals, and the way into it; None if there is none.
         starvation: A cycle in which one sequence lives on, arrivals allowed, and the way into it; None if there is none.
         longest_wait: Most steps between two output tokens of a sequence, or before its first; None with starvation.
@@ -83,7 +83,7 @@ def study(
         grows: Whether to raise `caps.num_steps` until it is enough: a cycle found is a real one, or nobody ever waits so long.
         watch: Called with the number of states so far, every thousand of them.
     """
-    start = perf_counter()
+    start = process_time()
     while True:
         graph = graph_of(policy, arrivals, caps, watch)
         livelock, followed = cycle(graph, without_arrivals(graph)), unserved(graph)
@@ -98,7 +98,7 @@ def study(
         caps = evolve(caps, num_steps=wait + 1 if wait is not None else 2 * max(caps.num_steps, 4))
     return Verdict(
         len(graph.edges),
-        perf_counter() - start,
+        process_time() - start,
         locked,
         starved,
         wait,

@@ -61,9 +61,8 @@ def _lines(limits: Limits, events: Iterable[Event], cycle_start: int | None) -> 
 def _what(event: Event) -> str:
     match event:
         case RequestArrived(request):
-            kind = f"{request.num_prompt_tokens} prompt tokens, {request.max_tokens} out" + (
-                f", n={request.n}" if request.n > 1 else ""
-            )
+            children = f", n={request.n}" if request.n > 1 else ""
+            kind = f"prompt {request.num_prompt_tokens}, output {request.max_tokens}{children}"
             return f"r{request.request_id} arrives ({kind})"
         case RequestAborted(request_id):
             return f"r{request_id} is aborted"
