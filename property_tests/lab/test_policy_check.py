@@ -87,6 +87,7 @@ FAULTS = {
     "the policy state is not immutable": policy("return [], Decision()"),
     "asked twice about the same view": policy("seen.append(1); return None, Decision(((len(seen), 1),))")
     + "seen = []\n",
+    "does the policy state compare by value": policy("return State(), Decision()") + "class State: pass\n",
     "changes the global seen": policy("seen.append(1); return None, Decision(((len(seen), 1),))") + "seen = []\n",
     "imports random": "import random\n" + policy("return None, Decision()"),
     "livelock: the steps repeat for ever": policy("return None, Decision()"),

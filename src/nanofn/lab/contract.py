@@ -126,7 +126,7 @@ def digest_elsewhere(name: str, num_seeds: int) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=300,
     )
     return done.stdout.split()[-1] if done.returncode == 0 and done.stdout else f"failed: {done.stderr.strip()[-200:]}"
 

@@ -74,6 +74,12 @@ class Guarded:
             answer = self._asked(policy_state, view)
             again = self._asked(policy_state, watched(view, self.names))
         _require_lawful(answer)
+        _require_lawful(again)
+        if again[0] != answer[0]:
+            raise PolicyFault(
+                f"asked twice about the same view, it remembers {_shown(answer[0])} and then {_shown(again[0])}; does the "
+                "policy state compare by value?"
+            )
         if again != answer:
             raise PolicyFault(f"asked twice about the same view, it decided {answer[1]} and then {again[1]}")
         if fingerprint_of(policy_state) != before:

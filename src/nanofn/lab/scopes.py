@@ -93,7 +93,7 @@ LIVENESS: Mapping[str, Arrivals] = MappingProxyType(
 def safety_of(policy: Policy[Any]) -> dict[str, Scope]:
     """Name the scopes at which a policy's own decisions are followed: with aborts, failures and two plans in flight."""
     kinds = (_request(1, out=2), _request(1, 2, out=2, priority=1, client="b"))
-    most = 4_000
+    most = 12_000
     return {
         "memory": Scope(_limits(1, 4, 3, 4, 5), kinds, 3, policy=policy, max_states=most),
         "sharing": Scope(_limits(1, 3, 2, 3, 4, shares=True), kinds, 2, policy=policy, max_states=most),
