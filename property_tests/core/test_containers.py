@@ -1,8 +1,13 @@
 """The persistent containers against plain ones: same contents after any operations, layout a function of content."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from hypothesis import given, strategies as st
 
+from nanofn.event_log import read_log, replay
 from nanofn.state.chunked import Chunked
 from nanofn.state.persistent import Map, sorted_items
 from nanofn.state.sorted_table import SortedTable
@@ -196,3 +201,25 @@ def test_map_is_a_dict(operations) -> None:
     assert mapping == other
     assert hash(mapping) == hash(other)
     assert repr(Map().set(1, 2)) == "Map(items={1: 2})"
+
+
+WITHOUT_IMMUTABLES = """
+import sys
+sys.modules["immutables"] = None
+from nanofn.event_log import read_log, replay
+from nanofn.state.persistent import Map, sorted_items
+assert type(Map().items).__module__.startswith("rpds")
+numbers = Map().set_all({key: key for key in range(100)}).discard_all(range(0, 100, 3)).discard(1).discard(1).set(2, 7)
+assert list(sorted_items(numbers)) == [(key, 7 if key == 2 else key) for key in range(2, 100) if key % 3]
+done = replay(read_log(sys.argv[1]))
+assert done.difference is None
+print(done.plan_hash)
+"""
+
+
+def test_the_other_map_gives_the_same_plans() -> None:
+    """Where `immutables` is not to be had, `rpds-py` stands in: a recorded run replays to the same hash."""
+    recorded = Path(__file__).parents[1] / "event_log" / "recorded.jsonl"
+    command = [sys.executable, "-c", WITHOUT_IMMUTABLES, str(recorded)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == replay(read_log(recorded)).plan_hash
