@@ -78,6 +78,24 @@ def prove(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def bugs(session: nox.Session) -> None:
+    """Plant each bug of `property_tests/core/seeded_bugs.py` and print how soon it is found, as a table."""
+    run(session, "python", "-m", "core.seeded_bugs", PYTHONPATH="property_tests")
+
+
+@nox.session(default=False)
+def diagram(session: nox.Session) -> None:
+    """Draw the life of a sequence, as observed, into `docs/state_machine.md`."""
+    run(session, "python", "-m", "core.phases", PYTHONPATH="property_tests")
+
+
+@nox.session(default=False)
+def mutate(session: nox.Session) -> None:
+    """Plant every mutant of the core; fails if one survives that is not listed as equivalent. See `mutation/run.py`."""
+    run(session, "python", "-m", "mutation.run", *session.posargs, PYTHONPATH="property_tests")
+
+
+@nox.session(default=False)
 def gpu(session: nox.Session) -> None:
     """Run the tests that need a CUDA device, with the packages that this machine has: nothing is installed."""
     session.run("bash", ".ci/gpu", *session.posargs, external=True)

@@ -13,7 +13,7 @@ ALLOWED_IMPORTS = {
     "__future__", "attrs", "bisect", "collections", "collections.abc", "enum", "fractions", "functools", "hashlib", "heapq",
     "itertools", "math", "operator", "struct", "types", "typing",
 }  # fmt: skip
-"""Modules that neither keep state nor touch the world. `rpds` has a door of its own: `state/persistent.py`."""
+"""Modules that neither keep state nor touch the world. Persistent maps have a door of their own: `state/persistent.py`."""
 
 BANNED_CALLS = {
     "hash": "differs from process to process for text",
@@ -172,7 +172,7 @@ def importable(source: str, name: str) -> bool:
     """Whether the core may import a module."""
     if source.partition(".")[0] == "nanofn" or source in ALLOWED_IMPORTS:
         return True
-    return source == "rpds" and name.endswith("state/persistent.py")
+    return source in {"immutables", "rpds"} and name.endswith("state/persistent.py")
 
 
 @pytest.mark.parametrize("path", FILES, ids=label)
@@ -202,6 +202,7 @@ PLANTED = {
     "import of time": "def f():\n    import time",
     "import of random": "from random import random",
     "import of rpds": "import rpds",
+    "import of immutables": "from immutables import Map",
     "a mutable global": "seen: dict[int, int] = {}",
     "a cache is": "@cache\ndef f():\n    return 1",
     "iterates a set": "def f(xs):\n    return [x for x in set(xs)]",

@@ -25,12 +25,14 @@ class Bug:
         file: Path below `src/nanofn`.
         old: Text that occurs exactly once.
         new: What the bug makes of it.
+        report: Where an engine had it: the address of a public report.
     """
 
     name: str
     file: str
     old: str
     new: str
+    report: str = ""
 
     def apply(self, text: str) -> str:
         """Patch a file's text; an error if the text to patch is not there exactly once."""

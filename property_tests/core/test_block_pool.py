@@ -90,6 +90,14 @@ def test_blocks_are_reused_in_the_order_that_keeps_prefixes() -> None:
     assert pool.num_free == 0
 
 
+def test_unpublished_blocks_are_reused_from_the_tail_of_their_table() -> None:
+    """What holds nothing of use comes back in one order as well: the last of a table first, and the last table first."""
+    pool, index, one = allocate(BlockPool(6), PrefixIndex(), 3)
+    pool, index, other = allocate(pool, index, 2)
+    pool = free_pool(free_pool(pool, index, one), index, other)
+    assert allocate(pool, index, 6)[2] == (4, 3, 2, 1, 0, 5)
+
+
 def test_partial_blocks_do_not_push_out_cached_ones() -> None:
     """55 tokens in blocks of 16: the partial block is reused first, the full ones last and from their tail."""
     pool, index, table = allocate(BlockPool(10), PrefixIndex(), 4)

@@ -1,8 +1,13 @@
 """The persistent containers against plain ones: same contents after any operations, layout a function of content."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from hypothesis import given, strategies as st
 
+from nanofn.event_log import read_log, replay
 from nanofn.state.chunked import Chunked
 from nanofn.state.persistent import Map, sorted_items
 from nanofn.state.sorted_table import SortedTable
@@ -35,6 +40,17 @@ def test_chunked_is_a_stack(operations) -> None:
         # The layout follows from the content, so equality and hash do too.
         assert version == Chunked().extend(content)
         assert hash(version) == hash(Chunked().extend(content))
+
+
+def test_chunked_grows_by_single_pushes() -> None:
+    """Over several chunks: content, last item and layout."""
+    stack = Chunked()
+    assert stack.last is None
+    for number in range(200):
+        stack = stack.push(number)
+        assert stack.last == number
+        assert stack == Chunked().extend(range(number + 1))
+        assert (stack[0], stack[number], stack[-number - 1]) == (0, number, 0)
 
 
 @pytest.mark.parametrize("index", [3, -4, 64])
@@ -116,6 +132,46 @@ def test_sorted_table_discards_many() -> None:
     assert tuple(table.discard_all([5, 1_999, 7_000]).values()) == tuple([k for k in range(1_999) if k != 5])
 
 
+def test_a_sorted_table_of_many_chunks_is_a_sorted_dict() -> None:
+    """New keys in the first, a middle and the last chunk, full or with pairs skipped; whole and half chunks popped."""
+    model = {key: key for key in range(0, 4_000, 2)}
+    table = SortedTable().extend(model.items())
+    for count, keys in ((0, (-1, 1, 1_023, 1_025, 2_001, 3_999)), (600, (1_201, 1_199, 3_001)), (512, (2_999, 5_001))):
+        table, popped = table.pop_first(count)
+        assert popped == tuple([model.pop(key) for key in sorted(model)[:count]])
+        check_table(table, model)
+        for key in keys:
+            model[key] = -key
+            table = table.set(key, -key)
+            check_table(table, model)
+        gone = frozenset([keys[0], *sorted(model)[300:900]])
+        model = {key: value for key, value in model.items() if key not in gone}
+        table = table.discard_all(gone)
+        check_table(table, model)
+        pairs = [(max(model) + 1 + place, count) for place in range(700)]
+        model |= pairs
+        table = table.extend(pairs)
+        check_table(table, model)
+    for count in (len(model) - 1, 5):
+        table, popped = table.pop_first(count)
+        assert popped == tuple([model.pop(key) for key in sorted(model)[:count]])
+        check_table(table, model)
+
+
+def test_a_sorted_table_ends_and_begins_anywhere() -> None:
+    """Whole chunks popped, nothing before the first key to discard, and a table that has become empty."""
+    model = {key: key for key in range(1_024)}
+    table = SortedTable().extend(model.items())
+    assert table.discard(-1) == table.discard_all([-1, -7]) == table
+    assert SortedTable().discard(3) == SortedTable()
+    table, popped = table.pop_first(512)
+    assert popped == tuple(range(512))
+    check_table(table, {key: key for key in range(512, 1_024)})
+    table, popped = table.pop_first(9_999)
+    assert (len(popped), len(table), tuple(table.set(1, 2))) == (512, 0, ((1, 2),))
+    assert tuple(table.extend([(3, 4)]).extend([(5, 6)])) == ((3, 4), (5, 6))
+
+
 @given(
     st.lists(st.tuples(st.sampled_from(["set", "discard", "set_all", "discard_all"]), st.integers(0, 30)), max_size=30)
 )
@@ -145,3 +201,25 @@ def test_map_is_a_dict(operations) -> None:
     assert mapping == other
     assert hash(mapping) == hash(other)
     assert repr(Map().set(1, 2)) == "Map(items={1: 2})"
+
+
+WITHOUT_IMMUTABLES = """
+import sys
+sys.modules["immutables"] = None
+from nanofn.event_log import read_log, replay
+from nanofn.state.persistent import Map, sorted_items
+assert type(Map().items).__module__.startswith("rpds")
+numbers = Map().set_all({key: key for key in range(100)}).discard_all(range(0, 100, 3)).discard(1).discard(1).set(2, 7)
+assert list(sorted_items(numbers)) == [(key, 7 if key == 2 else key) for key in range(2, 100) if key % 3]
+done = replay(read_log(sys.argv[1]))
+assert done.difference is None
+print(done.plan_hash)
+"""
+
+
+def test_the_other_map_gives_the_same_plans() -> None:
+    """Where `immutables` is not to be had, `rpds-py` stands in: a recorded run replays to the same hash."""
+    recorded = Path(__file__).parents[1] / "event_log" / "recorded.jsonl"
+    command = [sys.executable, "-c", WITHOUT_IMMUTABLES, str(recorded)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == replay(read_log(recorded)).plan_hash

@@ -22,6 +22,40 @@ def test_an_empty_decision_launches_nothing() -> None:
     assert after.num_steps == state.num_steps + 1
 
 
+def test_rows_are_given_out_from_the_first_on() -> None:
+    """So that few sequences have small rows; a row that comes back is given out next."""
+    run = work(*[request(number, 3) for number in range(5)])
+    assert run.step(grants(0, 1, 2)).entries.row == (0, 1, 2)
+    run.abort(1)
+    assert run.step(grants(3, 4)).entries.row == (1, 3)
+
+
+def test_every_step_counts_once() -> None:
+    """Whether it starts, decodes, decodes again or does nothing; each launched plan has the next number."""
+    run = work(request(0, 3), request(1, 3))
+    plans = []
+    for number in range(1, 6):
+        plans.append(run.step(grants(0, 1)).plan_id)
+        assert run.state.num_steps == number
+        run.deliver()
+    assert plans == [0, 1, 2, 3, 4]
+    run.step(Decision())
+    assert (run.state.num_steps, run.state.next_plan_id) == (6, 5)
+
+
+@pytest.mark.parametrize("wish", [{"preempt": (0,)}, {"shed": (0,)}])
+def test_steady_grants_do_not_hide_what_else_is_wished_for(wish) -> None:
+    """All decode, and the grants are those of the step before: a preemption or shedding beside them happens."""
+    run = work(request(0, 1), request(1, 1))
+    for _ in range(3):
+        run.step(grants((0, 1), (1, 1)))
+        run.deliver()
+    assert run.state.running.steady is not None
+    step_plan = run.step(grants((0, 1), (1, 1), **wish))
+    assert list(planned(step_plan)) == [1]
+    assert run.state.running.sequence_id == (1,)
+
+
 def test_tokens_are_trimmed_to_what_remains_and_to_the_budget() -> None:
     """A wish for more than is left gets what is left, in rank order."""
     run = work(request(0, 6), request(1, 6), request(2, 3), max_num_batched_tokens=10)

@@ -36,6 +36,22 @@ def test_running_is_a_list_of_sequences(numbers, gone) -> None:
     assert running.append(()) == running
 
 
+def test_a_memo_renumbers_its_members_once_five_have_gone() -> None:
+    """Up to four gaps are kept in mind; the places that it finds are right with gaps and without."""
+    records = [
+        evolve(sequence(number), num_tokens=3 + number % 3, num_computed_tokens=2 + number % 3) for number in range(12)
+    ]
+    running = Running().append(records)
+    running = Running(running.columns, running.formed(running.decodes, (), 4))
+    for count, number in enumerate((7, 0, 11, 5, 3, 8), 1):
+        running = running.without((number,), have_ended=True)
+        assert len(running.steady.cohort.gone) == (count if count < 5 else count - 5)
+        for rest in range(4):
+            places = [place for place, tokens in enumerate(running.columns.num_tokens) if tokens % 4 == rest]
+            assert running.steady.places_with(rest, 4) == tuple(places)
+        assert running.steady.cohort.grants == tuple([(each, 1) for each in running.sequence_id])
+
+
 def test_decodes_are_one_token_each_that_can_be_planned() -> None:
     """One grant each; None with a prefill, a final placeholder, or a sequence that needs its last token first."""
     decoding = sequence(0, num_computed_tokens=2)

@@ -14,7 +14,7 @@ from nanofn.schedule.plan_decodes import plan_decodes
 from nanofn.schedule.transition import transition
 from nanofn.state.digest import MAX_NESTING
 from nanofn.state.engine_state import initial_state
-from nanofn.state.events import StepCompleted, StepDecided
+from nanofn.state.events import PrefixCacheReset, StepCompleted, StepDecided
 from nanofn.state.persistent import sorted_items
 from nanofn.state.step_plan import PlanEntries, StepResult
 
@@ -91,6 +91,26 @@ def test_plans_in_another_order_than_the_running_sequences_form_no_memo() -> Non
     run.step(grants(1, 0))
     run.step(grants(0, 1))
     run.deliver()
+    run.drain(fcfs, depth=2)
+    run.check_outputs()
+
+
+def test_a_prompt_computed_again_beside_decodes_forms_no_memo(general) -> None:
+    """Its plan samples one token for each, but one of them fills several blocks, all of which are published."""
+    run = work(request(0, 3), request(1, 11), block_size=4, max_model_len=40)
+    run.step(grants(0, 1))
+    run.deliver()
+    run.step(grants((0, 1), preempt=(1,)))
+    run.deliver()
+    run.apply(PrefixCacheReset(preempt_running=True))
+    run.step(grants(0))
+    run.deliver()
+    run.step(grants((0, 1), 1))
+    run.step(grants((0, 1), (1, 1)))
+    state = run.state
+    run.deliver()
+    assert same((run.state,), (general(state, run.log[-1])[0],))
+    run.step(grants((0, 1), (1, 1)))
     run.drain(fcfs, depth=2)
     run.check_outputs()
 

@@ -75,6 +75,28 @@ def test_a_sequence_view_tells_the_callers_facts() -> None:
     assert not hasattr(waiting, "prompt_token_ids")
 
 
+def test_one_token_left_is_no_prefill() -> None:
+    """A sequence with its last known token to compute decodes; with two it prefills."""
+    run = work(request(0, 3))
+    assert view(run.state, 0).waiting[0].is_prefill
+    run.step(grants((0, 1)))
+    assert view(run.state, 0).running[0].is_prefill
+    run.step(grants((0, 1)))
+    assert (view(run.state, 0).running[0].num_remaining_tokens, view(run.state, 0).running[0].is_prefill) == (1, False)
+
+
+def test_a_prospect_tells_what_a_grant_would_do() -> None:
+    """A waiting sequence with two cached blocks of three; a running one with a chunk of its prompt computed."""
+    run = work(request(0, [5] * 13), request(1, [5] * 9 + [6] * 4))
+    run.step(grants((0, 9)))
+    run.deliver()
+    running, waiting = view(run.state, 0).running[0], view(run.state, 0).waiting[0]
+    assert waiting.prospect() == (8, 5, 2, waiting.chain[2])
+    assert waiting.prospect(2) == (8, 2, 1, waiting.chain[2])
+    assert running.prospect() == (0, 4, 1, running.chain[2])
+    assert running.prospect(3) == (0, 3, 0, running.chain[2])
+
+
 def test_cached_tokens_are_those_that_a_grant_would_find() -> None:
     """The view's count, and its prediction of pending prefixes, agree with the plan made right after."""
     run = work(request(0, 9), request(1, [*range(8), 77, 78, 79, 80, 81]))

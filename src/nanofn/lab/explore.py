@@ -1,100 +1,27 @@
 """explore: every state that the real core can reach at a small scope, under every decision, breadth first.
 
-A state differs from another only if its normal form does, or what the shadow memory holds. The first broken rule ends the
-search; breadth first, so its way there is a shortest one.
+A state differs from another only if its normal form does, or what the shadow memory holds. Every transition is checked,
+and every state. The first broken rule ends the search; breadth first, so its way there is a shortest one.
 """
 
 from collections import deque
-from collections.abc import Iterator
-from itertools import product
-from time import perf_counter
+from collections.abc import Callable
+from time import process_time
 from typing import Any
 
-from attrs import evolve, frozen
+from attrs import frozen
 
-from nanofn.config import Limits
-from nanofn.lab.decisions import decisions
-from nanofn.lab.fingerprint import fingerprint
-from nanofn.lab.shadow import EOS, ShadowExecutor
-from nanofn.request import Request, RequestId, SequenceId, TokenId
-from nanofn.schedule.transition import transition
-from nanofn.state.effects import Admitted, TokensCommitted
-from nanofn.state.engine_state import EngineState, find, initial_state
-from nanofn.state.events import (
-    Effect,
-    Event,
-    Launched,
-    PrefixCacheReset,
-    RequestAborted,
-    RequestArrived,
-    StepCompleted,
-    StepDecided,
-    StepFailed,
-    StopStringMatched,
-)
-from nanofn.state.step_invariants import step_violations
-
-Outcome = tuple[EngineState, tuple[Effect, ...]]
-
-
-@frozen
-class Scope:
-    """What may happen in an exploration.
-
-    Attributes:
-        limits: The bounds.
-        requests: What may arrive, each any number of times; ids are given by the exploration.
-        max_live: Most sequences alive at once.
-        depth: Most plans in flight.
-        max_grants: Most sequences that a decision names.
-        tokens: What may be sampled.
-        has_aborts: Whether requests are aborted and stop strings found.
-        has_failures: Whether plans fail and the prefix cache is reset.
-        max_states: Where to give up.
-    """
-
-    limits: Limits
-    requests: tuple[Request, ...]
-    max_live: int
-    depth: int = 1
-    max_grants: int = 2
-    tokens: tuple[TokenId, ...] = (EOS, TokenId(1))
-    has_aborts: bool = True
-    has_failures: bool = False
-    max_states: int = 1_000_000
-
-
-@frozen(eq=False)
-class Node:
-    """A state with all that a run knows besides.
-
-    Attributes:
-        state: The state, as the transitions made it.
-        executor: Shadow memory and results in flight.
-        outputs: Committed tokens of each live sequence.
-        num_requests: Requests so far.
-        parent: Where it came from, and by which event.
-    """
-
-    state: EngineState
-    executor: ShadowExecutor
-    outputs: dict[SequenceId, tuple[TokenId, ...]]
-    num_requests: int = 0
-    parent: "tuple[Node, Event] | None" = None
-
-    def known_tokens(self, sequence_id: int) -> tuple[TokenId, ...]:
-        """Prompt and committed output of a live sequence."""
-        sequence = find(self.state, SequenceId(sequence_id))
-        assert sequence is not None
-        return (*sequence.request.prompt_token_ids, *self.outputs[sequence.sequence_id])
-
-    def events(self) -> tuple[Event, ...]:
-        """List the events from the beginning."""
-        found, node = list[Event](), self
-        while node.parent is not None:
-            node, event = node.parent
-            found.append(event)
-        return tuple(reversed(found))
+from nanofn.lab.fingerprint import facts_for_core, fingerprint
+from nanofn.lab.moves import moves
+from nanofn.lab.node import Move, Node, step
+from nanofn.lab.policy_facts import facts_for_policy, normal_news, normal_policy_state
+from nanofn.lab.scope import Scope
+from nanofn.lab.shadow import ShadowExecutor
+from nanofn.state.engine_state import initial_state
+from nanofn.state.events import Event
+from nanofn.state.invariants import violations
+from nanofn.state.sequence import Sequence
+from nanofn.state.step_invariants import transition_violations
 
 
 @frozen
@@ -117,7 +44,7 @@ class Exploration:
     Attributes:
         num_states: Different states.
         num_transitions: Events tried.
-        seconds: How long it took.
+        seconds: CPU time.
         broken: The shortest way to a broken rule, if there is one.
         is_complete: Whether all states were seen.
     """
@@ -129,105 +56,67 @@ class Exploration:
     is_complete: bool
 
 
-def explore(scope: Scope) -> Exploration:
-    """Search all states of a scope, breadth first."""
-    start, num_transitions = perf_counter(), 0
-    first = Node(initial_state(scope.limits), ShadowExecutor(scope.limits.block_size), {})
-    seen, queue = {key_of(first)}, deque([first])
+def explore(scope: Scope, watch: Callable[[int], None] | None = None) -> Exploration:
+    """Search all states of a scope, breadth first.
+
+    Args:
+        scope: What may happen.
+        watch: Called with the number of states so far, every thousand of them.
+    """
+    start, num_transitions = process_time(), 0
+    first = Node(
+        initial_state(scope.limits),
+        ShadowExecutor(scope.limits.block_size),
+        {},
+        policy_state=None if scope.policy is None else scope.policy.init,
+    )
+    seen, queue = {key_of(first, scope)}, deque([first])
     broken = None
     while queue and broken is None and len(seen) < scope.max_states:
         node = queue.popleft()
-        for event, samples, outcome in moves(node, scope):
-            num_transitions += 1
-            try:
-                after, effects = step(node, event, samples, outcome)
-                key = key_of(after)
-                if key not in seen:
-                    seen.add(key)
-                    findings = step_violations(node.state, event, after.state, effects)
-                    broken = Broken(after.events(), "; ".join(map(str, findings))) if findings else broken
+        event: Event | None = None
+        try:
+            for move in moves(node, scope):
+                event, num_transitions = move.event, num_transitions + 1
+                after, problem = _checked(node, move, scope, seen)
+                if problem:
+                    broken = Broken((*node.events(), event), problem)
+                    break
+                if after is not None:
                     queue.append(after)
-            except Exception as error:  # noqa: BLE001  an exception from the core is a finding as well
-                broken = Broken((*node.events(), event), f"{type(error).__name__}: {error}")
-            if broken is not None:
-                break
-    return Exploration(len(seen), num_transitions, perf_counter() - start, broken, not queue and broken is None)
+                    if watch is not None and len(seen) % 1_000 == 0:
+                        watch(len(seen))
+                event = None
+        except Exception as error:  # noqa: BLE001  whatever the core or a policy raises is a finding
+            events = node.events() if event is None else (*node.events(), event)
+            broken = Broken(events, f"{type(error).__name__}: {error}")
+    return Exploration(len(seen), num_transitions, process_time() - start, broken, not queue and broken is None)
 
 
-def step(
-    node: Node, event: Event, samples: tuple[TokenId, ...], outcome: Outcome | None = None
-) -> tuple[Node, tuple[Effect, ...]]:
-    """Take an event through the real transition; a launched plan runs in the shadow memory and samples `samples`."""
-    state, effects = transition(node.state, event) if outcome is None else outcome
-    executor, outputs, num_requests = node.executor, dict(node.outputs), node.num_requests
-    for effect in effects:
-        if isinstance(effect, Admitted):
-            outputs |= dict.fromkeys(effect.sequence_ids, ())
-        elif isinstance(effect, TokensCommitted):
-            for sequence_id, token_id in zip(effect.sequence_ids, effect.token_ids, strict=True):
-                outputs[sequence_id] += (token_id,)
-    after = Node(state, executor, outputs, num_requests + isinstance(event, RequestArrived), (node, event))
-    if isinstance(event, StepCompleted | StepFailed):
-        executor = executor.fork()
-        while executor.results and _is_over(executor.results, event):
-            executor.results.pop() if isinstance(event, StepFailed) else executor.results.popleft()
-    launched = effects[-1] if effects else None
-    if isinstance(launched, Launched) and launched.step_plan.plan_id is not None:
-        executor = executor.fork()
-        tokens = iter(samples)
-        executor.launch(state, launched.step_plan, after.known_tokens, sample=lambda *_: next(tokens))
-    alive = {*state.running.sequence_id, *[key for key, _ in state.waiting]}
-    outputs = {sequence_id: tokens for sequence_id, tokens in outputs.items() if sequence_id in alive}
-    return evolve(after, executor=executor, outputs=outputs), effects
+def _checked(node: Node, move: Move, scope: Scope, seen: set[tuple[Any, ...]]) -> tuple[Node | None, str]:
+    """Take a move and look for broken rules; the node it leads to, if that is new, and what is broken."""
+    after, effects = step(node, move)
+    findings = transition_violations(node.state, move.event, after.state, effects)
+    key = key_of(after, scope)
+    is_new = key not in seen
+    if is_new:
+        seen.add(key)
+        findings += violations(after.state)
+    return after if is_new else None, "; ".join([f"{each.invariant}: {each.detail}" for each in findings])
 
 
-def _is_over(results: "deque[Any]", event: StepCompleted | StepFailed) -> bool:
-    if isinstance(event, StepFailed):
-        return bool(results[-1][0] >= event.plan_id)
-    return bool(results[0][0] == event.plan_id)
-
-
-def moves(node: Node, scope: Scope) -> Iterator[tuple[Event, tuple[TokenId, ...], Outcome | None]]:
-    """List what can happen next, each with the tokens that a plan would sample, and with its outcome where that is known."""
-    state = node.state
-    yield from ((event, (), None) for event in _outer_moves(node, scope))
-    if node.executor.results:
-        plan_id, result = node.executor.results[0]
-        assert result is not None
-        yield StepCompleted(plan_id, result), (), None
-    if len(state.in_flight) < scope.depth:
-        plans = set()
-        for decision in decisions(state, scope.max_grants):
-            event = StepDecided(decision, now_us=0)
-            after, effects = transition(state, event)
-            launched = effects[-1]
-            assert isinstance(launched, Launched)
-            made = (after.running, after.waiting, launched.step_plan.entries, launched.step_plan.new_blocks)
-            if made not in plans:
-                plans.add(made)
-                for samples in product(scope.tokens, repeat=sum(launched.step_plan.entries.samples)):
-                    yield event, samples, (after, effects)
-
-
-def _outer_moves(node: Node, scope: Scope) -> Iterator[Event]:
-    state = node.state
-    num_live = len(state.running) + len(state.waiting)
-    for request in scope.requests:
-        if num_live + request.n <= scope.max_live:
-            yield RequestArrived(evolve(request, request_id=RequestId(node.num_requests)))
-    if scope.has_aborts:
-        requests = {sequence.request.request_id for sequence in (*state.running, *state.waiting.values())}
-        yield from (RequestAborted(request_id) for request_id in sorted(requests))
-        for sequence in state.running:
-            if sequence.num_output_tokens:
-                yield StopStringMatched(sequence.sequence_id, sequence.num_output_tokens - 1)
-    if scope.has_failures:
-        yield PrefixCacheReset(preempt_running=True)
-        yield from (StepFailed(plan.plan_id) for plan in state.in_flight if plan.plan_id is not None)
-
-
-def key_of(node: Node) -> tuple[Any, ...]:
-    """What tells a node from others: its state's fingerprint, and the results in flight."""
-    tokens = {sequence_id: node.known_tokens(sequence_id) for sequence_id in node.outputs}
+def key_of(node: Node, scope: Scope) -> tuple[Any, ...]:
+    """What tells a node from others: its state's fingerprint, the results in flight, and what the policy knows."""
+    state, tokens = node.state, node.tokens
+    live: list[Sequence] = [*state.running, *state.waiting.values()]
+    facts = {each.sequence_id: facts_for_core(each, tokens[each.sequence_id]) for each in live}
     results = tuple([result.token_ids for _, result in node.executor.results if result is not None])
-    return *fingerprint(node.state, tokens, node.executor.memory, keeps_order=False), results
+    if scope.policy is None:
+        return *fingerprint(state, facts, node.executor.memory, keeps_order=False), results
+    facts = {each.sequence_id: (*facts[each.sequence_id], *facts_for_policy(each, state.num_steps)) for each in live}
+    rank = {sequence_id: place for place, sequence_id in enumerate(sorted(tokens))}
+    knows = (
+        normal_policy_state(scope.policy, node.policy_state, rank),
+        normal_news(scope.policy, node.news, rank, tells_of_ended=False),
+    )
+    return *fingerprint(state, facts, node.executor.memory, keeps_order=True), results, knows

@@ -1,4 +1,4 @@
-"""A fake executor whose K/V memory holds, for every slot, the exact prefix it was computed from.
+"""A fake executor whose K/V memory holds, for every slot, the exact prefix and the cache keys it was computed from.
 
 It sees plans only, as a device would: rows, block-table deltas and entries. Plans run in launch order, as on one
 stream: all of a plan's writes, then all of its reads. A wrong block table, a slot written twice, a block reused too
@@ -17,6 +17,8 @@ from nanofn.state.step_plan import StepPlan, StepResult
 VOCAB_SIZE = 7
 EOS = TokenId(0)
 Slot = tuple[int, int]
+Held = tuple[tuple[tuple[str, str], ...], tuple[int, ...]]
+"""What a slot holds: the cache keys and the prefix that its K/V was computed from."""
 Sampler = Callable[[tuple[int, ...], int], TokenId]
 
 
@@ -46,10 +48,11 @@ class ShadowExecutor:
 
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
-        self.memory: dict[Slot, tuple[int, ...]] = {}
+        self.memory: dict[Slot, Held] = {}
         self.tables: dict[int, dict[int, int]] = {}
         self.tokens: dict[int, list[int]] = {}
         self.child: dict[int, int] = {}
+        self.keys: dict[int, tuple[tuple[str, str], ...]] = {}
         self.results: deque[tuple[PlanId, StepResult | None]] = deque()
         self.num_computed = 0
 
@@ -59,7 +62,7 @@ class ShadowExecutor:
         other.memory, other.child, other.results = dict(self.memory), dict(self.child), deque(self.results)
         other.tables = {row: dict(table) for row, table in self.tables.items()}
         other.tokens = {row: list(tokens) for row, tokens in self.tokens.items()}
-        other.num_computed = self.num_computed
+        other.keys, other.num_computed = dict(self.keys), self.num_computed
         return other
 
     def launch(
@@ -89,6 +92,7 @@ class ShadowExecutor:
                 self.tables[sequence.row] = {}
                 self.tokens[sequence.row] = list(known_tokens(sequence.sequence_id))
                 self.child[sequence.row] = sequence.child
+                self.keys[sequence.row] = sequence.request.cache_keys
                 num_hits[sequence.row] = effect.num_cached_tokens // self.block_size
         for row, index, block_id in step_plan.new_blocks:
             self.tables[row][index] = block_id
@@ -106,7 +110,7 @@ class ShadowExecutor:
                     raise ShadowMismatchError(f"{slot} is written twice in one residency")
                 if position >= len(tokens):
                     raise ShadowMismatchError(f"sequence {entry.sequence_id} has no input token at {position}")
-                self.memory[slot] = tuple(tokens[: position + 1])
+                self.memory[slot] = self.keys[entry.row], tuple(tokens[: position + 1])
 
     def _read_and_sample(self, step_plan: StepPlan, sample: Sampler) -> tuple[TokenId, ...]:
         """Check that every position up to the last computed one holds its own prefix; sample where asked to."""
@@ -115,7 +119,7 @@ class ShadowExecutor:
             tokens, end = self.tokens[entry.row], entry.first_position + entry.num_tokens
             for position in range(end):
                 found = self.memory.get(self._slot(entry.row, position))
-                if found != tuple(tokens[: position + 1]):
+                if found != (self.keys[entry.row], tuple(tokens[: position + 1])):
                     raise ShadowMismatchError(f"sequence {entry.sequence_id} reads {found} at {position} of {tokens}")
             self.num_computed += entry.num_tokens
             if entry.samples:

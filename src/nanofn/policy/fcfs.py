@@ -39,14 +39,13 @@ class Fcfs:
             # Beyond the budget a running sequence keeps its rank only, so that it can yield its blocks.
             decodes = decodes[:budget] + tuple([(sequence_id, 0) for sequence_id, _ in decodes[budget:]])
         if prefills or view.num_waiting:
-            decodes += self._prefills(view, prefills, max(budget - len(decodes), 0))
+            decodes += self._prefills(view, prefills, max(budget - len(decodes), 0), len(running))
         return policy_state, Decision(decodes)
 
-    def _prefills(self, view: View, prefills: tuple[SequenceView, ...], budget: int) -> Grants:
+    def _prefills(self, view: View, prefills: tuple[SequenceView, ...], budget: int, num_running: int) -> Grants:
         """Grant running prefills, then waiting sequences while tokens, rows and blocks last."""
         grants: list[tuple[SequenceId, int]] = []
         being_written: set[object] = set()
-        num_running = len(view.running)
         free = view.num_free_blocks - self.watermark * num_running
         for each in prefills:
             ahead = each.prospect()

@@ -48,11 +48,13 @@ def commit(
         if plan_id not in [step_plan.plan_id for step_plan in state.in_flight]:
             return state, ()
         raise PlanOrderError(plan_id, f"plan {step_plan.plan_id}")
-    num_samples = step_plan.entries.samples.count(True)
+    waiting, steady = state.waiting, state.running.steady
+    is_steady = steady is not None and plan_id in steady.plans
+    samples = step_plan.entries.samples
+    num_samples = len(samples) if is_steady else samples.count(True)
     if len(token_ids) != num_samples:
         raise PlanOrderError(plan_id, f"{num_samples} tokens instead of {len(token_ids)}")
-    waiting, steady = state.waiting, state.running.steady
-    if steady is not None and plan_id in steady.plans:
+    if steady is not None and is_steady:
         done = commit_steady(state, steady, step_plan.entries, token_ids, result.now_us)
     else:
         entries, tokens = _living(state, step_plan.entries, token_ids)

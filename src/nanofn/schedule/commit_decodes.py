@@ -12,7 +12,7 @@ from nanofn.config import Limits
 from nanofn.request import BlockId, SequenceId, TokenId
 from nanofn.schedule.ending import ending
 from nanofn.state.chunked import Chunked
-from nanofn.state.digest import MAX_NESTING, Digest, Tail, grown
+from nanofn.state.digest import MAX_NESTING, Digest, Tail, grown, packed
 from nanofn.state.effects import Finished
 from nanofn.state.engine_state import EngineState
 from nanofn.state.prefix_index import PrefixIndex, publish
@@ -104,13 +104,19 @@ def digested(
     """
     tails = tuple(zip(columns.tail, tokens, strict=True))
     size = limits.block_size
-    due = [(place, rest) for rest in range(0, size, MAX_NESTING) for place in places_with(rest, size)]
-    if not due:
+    full = places_with(0, size)
+    deep = [place for rest in range(MAX_NESTING, size, MAX_NESTING) for place in places_with(rest, size)]
+    if not full and not deep:
         return columns.chain, tails
-    chains, packed = list(columns.chain), list[Tail](tails)
-    for place, rest in due:
-        chains[place], packed[place] = grown(chains[place], tails[place], columns.request[place], rest, limits)
-    return tuple(chains), tuple(packed)
+    shorter = list[Tail](tails)
+    for place in deep:
+        shorter[place] = packed(tails[place])
+    if not full:
+        return columns.chain, tuple(shorter)
+    chains, requests = list(columns.chain), columns.request
+    for place in full:
+        chains[place], shorter[place] = grown(chains[place], tails[place], requests[place], 0, limits)
+    return tuple(chains), tuple(shorter)
 
 
 def last_blocks(columns: Columns, places: tuple[int, ...], block_size: int) -> list[tuple[BlockId, Digest]]:

@@ -7,6 +7,7 @@ reference unless `shared` says more.
 
 from collections.abc import Iterable
 from itertools import chain, repeat
+from typing import cast
 
 from attrs import evolve, frozen
 
@@ -61,9 +62,13 @@ def allocate(pool: BlockPool, index: PrefixIndex, count: int) -> tuple[BlockPool
     """
     if count > pool.num_free:
         raise InvariantError((f"{count} blocks allocated, {pool.num_free} free",))
-    returned, blocks = pool.returned.pop(count)
+    returned: Chunked[BlockId] = pool.returned
+    blocks: tuple[BlockId, ...] = ()
+    if len(returned):
+        returned, blocks = returned.pop(count)
     fresh = min(count - len(blocks), pool.num_blocks - pool.frontier)
-    blocks += tuple(map(BlockId, range(pool.frontier, pool.frontier + fresh)))
+    if fresh:
+        blocks += cast("tuple[BlockId, ...]", tuple(range(pool.frontier, pool.frontier + fresh)))
     cached = pool.cached
     if len(blocks) < count:
         cached, evicted = cached.pop_first(count - len(blocks))

@@ -1,18 +1,36 @@
 """The one door to persistent maps: lookup only, because their iteration order is not a function of their content.
 
-`rpds.HashTrieMap` iterates equal maps in different orders, so a core function that iterated one would not replay.
-Order lives in tuples, `Chunked` and `SortedTable`; audits iterate through `sorted_items`.
+Equal maps iterate in different orders, so a core function that iterated one would not replay. Order lives in tuples,
+`Chunked` and `SortedTable`; audits iterate through `sorted_items`.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any, Generic, Self, TypeVar
 
 from attrs import field, frozen
-from rpds import HashTrieMap
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V", bound=Hashable)
-_EMPTY: Any = HashTrieMap()
+
+try:
+    from immutables import Map as _Inner
+
+    def _without(items: Any, keys: Iterable[Any]) -> Any:
+        changed = items.mutate()
+        for key in keys:
+            changed.pop(key, None)
+        return changed.finish()
+
+except ImportError:  # it has no wheels from Python 3.14 on: see ADR 0003
+    from rpds import HashTrieMap as _Inner  # type: ignore[assignment]
+
+    def _without(items: Any, keys: Iterable[Any]) -> Any:
+        for key in keys:
+            items = items.discard(key)
+        return items
+
+
+_EMPTY: Any = _Inner()
 
 
 @frozen
@@ -33,7 +51,7 @@ class Map(Generic[K, V]):
 
     def set(self, key: K, value: V) -> Self:
         """Bind one key."""
-        return type(self)(self.items.insert(key, value))
+        return type(self)(self.items.update({key: value}))
 
     def set_all(self, pairs: Mapping[K, V]) -> Self:
         """Bind many keys at once."""
@@ -41,14 +59,11 @@ class Map(Generic[K, V]):
 
     def discard(self, key: K) -> Self:
         """Drop a key, present or not."""
-        return type(self)(self.items.discard(key))
+        return type(self)(_without(self.items, (key,)))
 
     def discard_all(self, keys: Iterable[K]) -> Self:
         """Drop keys, present or not."""
-        items = self.items
-        for key in keys:
-            items = items.discard(key)
-        return type(self)(items)
+        return type(self)(_without(self.items, keys))
 
     def __contains__(self, key: K) -> bool:
         return key in self.items

@@ -44,8 +44,10 @@ def publish(index: PrefixIndex, blocks: Iterable[tuple[BlockId, Digest]]) -> Pre
     holders: dict[Digest, tuple[BlockId, ...]] = {}
     holders_of = index.holders.get
     for block_id, digest in blocks:
-        before = holders.get(digest) or holders_of(digest) or ()
-        if block_id not in before:
+        before = holders.get(digest) or holders_of(digest)
+        if before is None:
+            holders[digest] = (block_id,)
+        elif block_id not in before:
             holders[digest] = (*before, block_id)
     return PrefixIndex(index.holders.set_all(holders)) if holders else index
 

@@ -1,0 +1,138 @@
+"""Mutation testing: plant every mutant of the core, and see that some check fails.
+
+    nox -s mutate                          # all of state/, schedule/ and policy/
+    nox -s mutate -- state/block_pool.py   # some files or folders
+    nox -s mutate -- --quick               # without the last check, for whoever writes tests
+    nox -s mutate -- --again               # what survived last time, and what was not tried
+    nox -s mutate -- --more                # what was not tried last time
+    nox -s mutate -- state --percent=25    # a sample: those whose name's CRC-32 says so, always the same
+
+A process forks for each mutant, so importing everything anew costs a tenth of a second; libraries that mutate are not used,
+because mutmut leaves out properties and class bodies and cosmic-ray starts a test run in a new process for each mutant.
+A mutant is killed when a check fails, or does not end. One that survives is either listed in `equivalent.toml`, with the
+reason why nothing can tell it from the source, or a gap in the tests, and then this program fails.
+"""
+
+import json
+import os
+import resource
+import signal
+import sys
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from time import perf_counter
+from zlib import crc32
+
+import hypothesis.strategies  # noqa: F401  imported once, before the forks
+import pytest  # noqa: F401
+import rpds  # noqa: F401
+
+from core.seeding import SOURCE, Bug, planted
+from mutation.checks import CHECKS
+from mutation.mutants import Mutant, all_mutants
+
+FOLDERS = ("state", "schedule", "policy")
+NUM_PROCESSES = 2
+CPU_SECONDS = (20, 20, 30, 100)
+"""Processor time that each check may take: at least five times what it takes of the source as it is."""
+MEMORY_BYTES = 4 << 30
+SURVIVED, HANG = "survived", "hang"
+EQUIVALENT = Path(__file__).with_name("equivalent.toml")
+RESULTS = Path(os.environ.get("NANOFN_MUTATION_RESULTS", SOURCE.parents[1] / "scratch" / "mutation.json"))
+
+
+def equivalents() -> dict[str, str]:
+    """Mutants that behave as the source does, with the reasons."""
+    return {
+        name: reason
+        for reason, names in tomllib.loads(EQUIVALENT.read_text("utf-8")).items()
+        for name in names["mutants"]
+    }
+
+
+def place_in_sample(mutant: Mutant) -> int:
+    """From which percentage on a mutant is in the sample: a smaller sample is part of every larger one."""
+    return crc32(mutant.name.encode()) % 100
+
+
+def judged(mutant: Mutant | Bug, num_checks: int) -> int:
+    """Plant a mutant in this process for good; returns which of the first checks failed, or 0."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    with planted(mutant):
+        for number, (check, seconds) in enumerate(list(zip(CHECKS, CPU_SECONDS, strict=True))[:num_checks], 1):
+            signal.setitimer(signal.ITIMER_PROF, seconds)  # its signal ends the process
+            try:
+                check(mutant.file)
+            except BaseException:  # noqa: BLE001  whatever it is, it is noticed
+                return number
+    return 0
+
+
+def verdicts(mutants: Sequence[Mutant | Bug], num_checks: int) -> Iterator[tuple[Mutant | Bug, str]]:
+    """Judge mutants, in child processes; yields (mutant, verdict) as they come."""
+    names, running = (SURVIVED, *[check.__name__ for check in CHECKS]), dict[int, Mutant | Bug]()
+    for mutant in [*mutants, *[None] * NUM_PROCESSES]:
+        if running and (mutant is None or len(running) == NUM_PROCESSES):
+            process, status = os.wait()
+            yield running.pop(process), HANG if os.WIFSIGNALED(status) else names[os.WEXITSTATUS(status)]
+        if mutant is not None:
+            process = os.fork()
+            if not process:
+                code = 1
+                try:
+                    code = judged(mutant, num_checks)
+                finally:
+                    os._exit(code)
+            running[process] = mutant
+
+
+def table(results: dict[str, str], reasons: dict[str, str]) -> str:
+    """How many mutants of each folder were killed by what, and the score."""
+    columns = (*[check.__name__ for check in CHECKS], HANG, SURVIVED)
+    lines = [" | ".join(["folder", "mutants", *columns, "equivalent", "raw", "adjusted"])]
+    for folder in (*FOLDERS, ""):
+        verdict = {name: value for name, value in results.items() if name.startswith(folder)}
+        count, same = Counter(verdict.values()), sum(name in reasons for name in verdict)
+        killed = len(verdict) - count[SURVIVED]
+        if verdict:
+            scores = f"{killed / len(verdict):.1%}", f"{killed / max(len(verdict) - same, 1):.1%}"
+            lines.append(
+                " | ".join(map(str, [folder or "all", len(verdict), *[count[c] for c in columns], same, *scores]))
+            )
+    return "\n".join(lines)
+
+
+def main(arguments: list[str]) -> int:
+    """Run; returns 0 if nothing survives that is not equivalent."""
+    RESULTS.parent.mkdir(exist_ok=True)
+    mutants, reasons, start = all_mutants(SOURCE, *FOLDERS), equivalents(), perf_counter()
+    unknown = set(reasons) - {mutant.name for mutant in mutants}
+    assert not unknown, f"listed as equivalent, but no mutants: {unknown}"
+    known = json.loads(RESULTS.read_text("utf-8")) if {"--again", "--more"} & {*arguments} else {}
+    tried = {name for name, verdict in known.items() if verdict != SURVIVED or "--more" in arguments}
+    percent = int(next((each.partition("=")[2] for each in arguments if each.startswith("--percent=")), 100))
+    chosen = tuple(each for each in arguments if not each.startswith("--")) or FOLDERS
+    mutants = sorted([each for each in mutants if each.file.startswith(chosen)], key=place_in_sample)
+    mutants = [each for each in mutants if place_in_sample(each) < percent]
+    num_checks = len(CHECKS) - ("--quick" in arguments)
+    [(_, verdict)] = verdicts([Bug("none", "config.py", "@frozen", "@frozen")], num_checks)
+    assert verdict == SURVIVED, f"without a mutant the checks end with: {verdict}"
+    results = {each.name: known[each.name] for each in mutants if each.name in tried}
+    for mutant, verdict in verdicts([each for each in mutants if each.name not in results], num_checks):
+        results[mutant.name] = verdict
+        if verdict == SURVIVED and mutant.name not in reasons:
+            print(mutant.name, flush=True)
+        RESULTS.write_text(json.dumps(results, indent=1), "utf-8")
+    wrong = [name for name, verdict in results.items() if name in reasons and verdict != SURVIVED]
+    print(*[f"listed as equivalent, but killed: {name}" for name in wrong], table(results, reasons), sep="\n")
+    print(f"{perf_counter() - start:.0f} s")
+    return int(bool(wrong) or any(v == SURVIVED and name not in reasons for name, v in results.items()))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
