@@ -15,7 +15,7 @@ MOST_STEPS = 400
 
 STRANGE = (
     None, "", "x", b"x", -1, 0, 1, 2**70, -(2**70), 0.5, 1e300, -0.0, math.nan, math.inf, True, [], [None], {}, (), [[1]],
-    {"a": 1, 2: 3}, np.int64(3), np.float32(0.5), np.array([1, 2]), np.array([]), object(),
+    {"a": 1, 2: 3}, np.int64(3), np.float32(0.5), np.array([1, 2]), np.array([]), np.array(5), object(),
 )  # fmt: skip
 """Values that some field may not take, and some field may."""
 

@@ -1,7 +1,7 @@
 """SamplingParams: how to choose tokens and when to stop. Names and meanings are vLLM's."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from operator import index
 from typing import Any, Self
 
@@ -58,8 +58,10 @@ def _as_tuple(value: Any) -> Any:
         return tuple(sorted(pairs) if all(_is_whole(key) for key, _ in pairs) else pairs)
     if isinstance(value, str):
         return (value,)
-    # What is no list at all is left for the check.
-    return tuple([_as_whole(item) for item in value]) if isinstance(value, Iterable) else value
+    try:
+        return tuple([_as_whole(item) for item in value])
+    except TypeError:
+        return value  # what is no list at all is left for the check
 
 
 def _as_form(value: Any) -> Any:
