@@ -103,5 +103,6 @@ def documented() -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(PAGE.read_text("utf-8").replace(documented(), table(observed())), "utf-8")
+    before, _, rest = PAGE.read_text("utf-8").partition(BEGIN)
+    PAGE.write_text(before + BEGIN + table(observed()) + END + rest.partition(END)[2], "utf-8")
     PICTURE.write_text(picture(observed()), "utf-8")

@@ -6,8 +6,10 @@ from nanofn.batch.step_output import StepOutput, TokenLogprobs
 from nanofn.config import Limits
 from nanofn.device.executor import NO_MASKS
 from nanofn.llm.engine import Engine
-from nanofn.llm.intake import Facts, Intake, read_call
+from nanofn.llm.facts import Facts
+from nanofn.llm.intake import Intake, read_call
 from nanofn.policy import fcfs
+from nanofn.text.grammar import Grammars
 
 LIMITS = Limits(block_size=4, num_blocks=64, max_num_seqs=8, max_num_batched_tokens=64, max_model_len=200)
 
@@ -89,7 +91,13 @@ class Run:
         executor = ScriptedExecutor(script, fails_at)
         engine = Engine(limits, executor, policy, tokenizer, depth=depth)
         intake = Intake(
-            tokenizer.encode, tokenizer.encode_plain, limits, tokenizer.vocab_size, tuple(eos), draw_seed=lambda: 0
+            encode=tokenizer.encode,
+            encode_plain=tokenizer.encode_plain,
+            compile_grammar=Grammars(tokenizer, tokenizer.vocab_size, eos).compile,
+            limits=limits,
+            vocab_size=tokenizer.vocab_size,
+            eos_token_ids=tuple(eos),
+            draw_seed=lambda: 0,
         )
         facts = [Facts()] * len(prompts)
         submissions = read_call(intake, prompts, params, facts, first_request_id=0, now_us=0, streams=streams)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from nanofn import LLM, SamplingParams
-from nanofn.errors import ConfigError, NanofnError, ParameterError, RequestError, UsageError
+from nanofn.errors import ChatTemplateError, ConfigError, NanofnError, ParameterError, RequestError, UsageError
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=4)
 
@@ -216,3 +216,66 @@ def test_every_error_is_of_one_family():
     for kind in (ConfigError, RequestError, ParameterError):
         assert issubclass(kind, NanofnError)
         assert issubclass(kind, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("facts", "message"),
+    [
+        ({"priority": "high"}, "priority is 'high'; it must be an integer"),
+        ({"priority": (1, 2)}, "priority is"),
+        ({"client": None}, "client is None; it must be a text"),
+        ({"deadline": float("nan")}, "deadline is nan"),
+        ({"deadline": "soon"}, "deadline is 'soon'"),
+        ({"hint": {1, 2}}, "hint is {1, 2}"),
+    ],
+)
+def test_a_wrong_fact_for_the_policy_is_refused_before_anything_is_queued(facts, message, llm):
+    """The engine's state holds plain numbers and texts only, or its log could not be written."""
+    with pytest.raises(RequestError, match="prompt 0") as caught:
+        llm.generate("a", SamplingParams(max_tokens=1), **facts)
+    assert message in str(caught.value)
+
+
+def test_numbers_of_other_libraries_are_facts_too(tmp_path):
+    """A recorded engine takes them, and its next call works."""
+    with LLM(record=tmp_path / "run.jsonl", max_model_len=64) as engine:
+        facts = {"priority": np.int64(3), "deadline": np.float32(9), "hint": (np.int64(1), 2.5)}
+        for _ in range(2):
+            assert engine.generate("a", SamplingParams(max_tokens=1), **facts)[0].finished
+
+
+@pytest.mark.parametrize(
+    "prompts", [b"Once", bytearray(b"a"), {1, 2}, {"prompt": "a", "cache_salt": "x"}, {1: 2, "a": 3}]
+)
+def test_what_only_looks_like_a_prompt_is_refused(prompts, llm):
+    """Bytes are no token ids, sets have no order, and a key that nothing reads would be ignored."""
+    with pytest.raises(RequestError, match="prompt 0"):
+        llm.generate(prompts)
+
+
+def test_text_that_is_no_unicode_is_refused(llm):
+    """With the place of the lone surrogate, in a prompt and in a conversation."""
+    with pytest.raises(RequestError, match="prompt 1: it is no valid text: a lone surrogate stands at character 1"):
+        llm.generate(["a", "a\udcff"])
+    with pytest.raises(ChatTemplateError, match="conversation 0"):
+        llm.chat([{"role": "user", "content": "\udcff"}])
+
+
+@pytest.mark.parametrize("messages", [None, 5, [[{"role": "user", "content": "a"}], [], [{"x": 1}]]])
+def test_every_bad_conversation_is_named(messages, llm):
+    """By its number."""
+    with pytest.raises(ChatTemplateError, match="conversation") as caught:
+        llm.chat(messages)
+    if isinstance(messages, list):
+        assert "conversation 1" in str(caught.value)
+        assert "conversation 2" in str(caught.value)
+        assert "conversation 0" not in str(caught.value)
+
+
+def test_a_result_that_waits_counts_as_unfinished(llm):
+    """An aborted request's result is handed out by the loop that asks `has_unfinished`."""
+    number = llm.add_request("a", SamplingParams(max_tokens=9))
+    llm.abort(number)
+    assert llm.has_unfinished
+    assert [output.request_id for output in llm.step()] == [number]
+    assert not llm.has_unfinished

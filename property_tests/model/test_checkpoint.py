@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from model.checkpoints import FAMILIES, make_fixture
 from nanofn.device.checkpoint import load_checkpoint
-from nanofn.errors import CheckpointError, UnsupportedModelError
+from nanofn.errors import CheckpointError, ConfigError, UnsupportedModelError
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
@@ -309,3 +309,22 @@ def test_a_bad_folder_leaves_the_next_load_alone(folder):
         load_checkpoint(path)
     (path / SINGLE).write_bytes(good)
     load_checkpoint(path)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rope_scaling": "linear"},
+        {"rope_parameters": 5},
+        {"layer_types": 5},
+        {"architectures": 5},
+        {"model_type": ["a"]},
+    ],
+    ids=str,
+)
+def test_values_of_other_types_in_a_config_are_typed_errors(folder, changes) -> None:
+    """Whatever stands where an object or a list should."""
+    path = folder("tied")
+    edit_json(path / "config.json", **changes)
+    with pytest.raises(ConfigError):
+        load_checkpoint(path)

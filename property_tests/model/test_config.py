@@ -80,7 +80,7 @@ def test_what_transformers_writes_is_read(name):
 @pytest.mark.parametrize(
     ("change", "field", "value"),
     [
-        ({"head_dim": None, "model_type": "llama"}, "head_dim", 64),
+        ({"head_dim": None, "model_type": "llama", "architectures": None}, "head_dim", 64),
         ({"head_dim": None, "model_type": "qwen3"}, "head_dim", 128),
         ({"num_key_value_heads": None}, "num_kv_heads", 16),
         ({"tie_word_embeddings": None}, "tie_word_embeddings", False),
@@ -91,7 +91,7 @@ def test_what_transformers_writes_is_read(name):
         ({"hidden_act": "swish"}, "model_type", "qwen3"),
         ({"rope_scaling": {"type": "default"}}, "rope_theta", 1e6),
         ({"rope_theta": 500000.5}, "rope_theta", 500000.5),
-        ({"model_type": "mistral", "sliding_window": 40960}, "model_type", "mistral"),
+        ({"model_type": "mistral", "architectures": [], "sliding_window": 40960}, "model_type", "mistral"),
         ({"use_sliding_window": True, "sliding_window": 4096, "max_window_layers": 28}, "model_type", "qwen3"),
         ({"sliding_window": 4096}, "model_type", "qwen3"),
         ({"layer_types": ["full_attention"] * 28}, "num_layers", 28),
@@ -115,7 +115,10 @@ REFUSED = {
     "rope by layer type": ({"rope_parameters": {"full_attention": {"rope_theta": 1e4}}}, "differ by layer type"),
     "partial rotation": ({"partial_rotary_factor": 0.5}, r"partial_rotary_factor 0\.5"),
     "a window": ({"use_sliding_window": True, "sliding_window": 512, "max_window_layers": 5}, "sliding_window 512"),
-    "Mistral's window": ({"model_type": "mistral", "sliding_window": 4096}, "sliding_window 4096"),
+    "Mistral's window": (
+        {"model_type": "mistral", "architectures": ["MistralForCausalLM"], "sliding_window": 4096},
+        "sliding_window 4096",
+    ),
     "a sliding layer": ({"layer_types": ["full_attention", "sliding_attention"]}, "'sliding_attention'"),
     "biases in the gated unit": ({"mlp_bias": True}, "mlp_bias"),
     "multimodal rotation": ({"use_mrope": True}, "use_mrope"),
@@ -151,3 +154,21 @@ def test_a_config_that_makes_no_sense_is_refused_with_the_number(case):
     change, message = BROKEN[case]
     with pytest.raises(CheckpointError, match=message):
         from_dict(QWEN3 | FOUR | change)
+
+
+def test_a_scaled_rope_is_refused_wherever_it_is_named() -> None:
+    """Both keys at once, as when a context is extended by hand in a file that transformers 5 wrote."""
+    scaled = {"rope_type": "yarn", "factor": 4.0}
+    for both in (
+        {"rope_scaling": scaled, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
+        {"rope_scaling": {"rope_type": "default"}, "rope_parameters": scaled},
+    ):
+        with pytest.raises(UnsupportedModelError, match="rope type 'yarn'"):
+            from_dict(QWEN3 | both)
+
+
+@pytest.mark.parametrize("name", ["Qwen3MoeForCausalLM", "FooForCausalLM", "LlamaForCausalLM"])
+def test_another_architecture_under_a_known_type_is_refused(name: str) -> None:
+    """A name that only ends like ours is another model."""
+    with pytest.raises(UnsupportedModelError, match=f"architecture '{name}'"):
+        from_dict(QWEN3 | {"architectures": [name]})

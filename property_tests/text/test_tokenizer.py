@@ -15,7 +15,7 @@ KINDS = {"byte level": byte_level(), "byte fallback": byte_fallback()}
 @pytest.fixture
 def folder(tmp_path):
     """A folder with the byte-level tokenizer."""
-    KINDS["byte level"]._inner.save_pretrained(tmp_path)
+    KINDS["byte level"].inner.save_pretrained(tmp_path)
     return tmp_path
 
 

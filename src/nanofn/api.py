@@ -3,15 +3,17 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from nanofn.llm.facts import PolicyFacts
 from nanofn.llm.intake import PromptLike
 from nanofn.llm.llm import LLM
+from nanofn.llm.options import read_options
 from nanofn.llm.output import RequestOutput
 from nanofn.sampling.params import SamplingParams
 
 _kept: dict[str, Any] = {}
 """The engine of the last call and what it was made with: keys "llm" and "made_with"."""
 
-_CALL_NAMES = ("use_tqdm", "priority", "client", "deadline", "hint")
+_CALL_NAMES = ("use_tqdm", *PolicyFacts.__annotations__)
 
 
 def generate(
@@ -38,7 +40,8 @@ def generate(
         ConfigError: An option is wrong or does not fit, or the checkpoint cannot be loaded.
     """
     call = {name: options.pop(name) for name in _CALL_NAMES if name in options}
-    if "llm" not in _kept or _kept["made_with"] != options:
+    if "llm" not in _kept or _kept["made_with"] != options or not _kept["llm"].is_usable:
+        read_options(options)  # a typing error costs no engine
         close()
         _kept.update(llm=LLM(**options), made_with=options)
     outputs: list[RequestOutput] = _kept["llm"].generate(prompts, sampling_params, **call)

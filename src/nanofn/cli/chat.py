@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nanofn.cli.generate import add_sampling_arguments, sampling_params
-from nanofn.errors import RequestError
+from nanofn.errors import ChatTemplateError, RequestError
 from nanofn.llm.llm import LLM
 from nanofn.sampling.params import SamplingParams
 
@@ -63,9 +63,9 @@ def _read() -> str | None:
 
 def _answer(llm: LLM, messages: list[dict[str, Any]], params: SamplingParams) -> str | None:
     """Print the answer as it comes; returns it, as far as it came, or None if there cannot be one."""
-    prompt = llm.tokenizer.render_chat(messages)
     pieces: list[str] = []
     try:
+        prompt = llm.tokenizer.render_chat(messages)
         with contextlib.closing(llm.stream([prompt], params)) as deltas:
             for delta in deltas:
                 pieces.append(delta.text)
@@ -73,7 +73,7 @@ def _answer(llm: LLM, messages: list[dict[str, Any]], params: SamplingParams) ->
                 sys.stdout.flush()
     except KeyboardInterrupt:
         sys.stdout.write(" ...")
-    except RequestError as error:
+    except (ChatTemplateError, RequestError) as error:
         sys.stderr.write(f"{error}; /reset starts over\n")
         return None
     sys.stdout.write("\n")

@@ -3,10 +3,11 @@
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from nanofn import __version__
 from nanofn.llm.llm import LLM
+from nanofn.llm.output import TextDelta
 from nanofn.sampling.params import SamplingParams
 
 
@@ -19,8 +20,9 @@ def run(arguments: Sequence[str]) -> int:
             for output in llm.generate(given.prompt, params):
                 sys.stdout.write(json.dumps(output.to_dict()) + "\n")
         else:
-            for prompt in given.prompt:
-                _stream(llm, prompt, params)
+            streams = [llm.stream(prompt, params) for prompt in given.prompt]  # a bad prompt is refused before any text
+            for prompt, deltas in zip(given.prompt, streams, strict=True):
+                _show(prompt, deltas)
         if given.stats:
             sys.stderr.write(f"{llm.summary()}\n")
     return 0
@@ -55,9 +57,9 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _stream(llm: LLM, prompt: str, params: SamplingParams) -> None:
+def _show(prompt: str, deltas: Iterable[TextDelta]) -> None:
     sys.stdout.write(prompt)
-    for delta in llm.stream(prompt, params):
+    for delta in deltas:
         sys.stdout.write(delta.text)
         sys.stdout.flush()
     sys.stdout.write("\n")

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from nanofn.device.shards import StoredTensor, find_tensors, read_json
 from nanofn.device.tensor_names import HEAD, Parameter, is_known_surplus, layer_parameters, outer_parameters
-from nanofn.errors import CheckpointError, UnsupportedModelError
+from nanofn.errors import CheckpointError, NanofnError, UnsupportedModelError
 from nanofn.model.config import ModelConfig, from_dict, token_ids_of
 from nanofn.model.params import LayerParams, ModelParams, rope_frequencies
 
@@ -56,7 +56,15 @@ def load_checkpoint(
         UnsupportedModelError: The architecture, a feature of it or a tensor's dtype is not covered.
         CheckpointError: A file is missing or damaged, or tensors are missing, surplus or misshapen: all are named.
     """
-    folder = Path(folder)
+    try:
+        return _load(Path(folder), dtype, device)
+    except NanofnError:
+        raise
+    except (AttributeError, KeyError, OSError, RecursionError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{folder} holds what no checkpoint does ({type(error).__name__}: {error})") from error
+
+
+def _load(folder: Path, dtype: torch.dtype | None, device: torch.device | str) -> Checkpoint:
     config = read_config(folder)
     defaults = read_generation_defaults(folder)
     stored = find_tensors(folder)

@@ -57,6 +57,11 @@ class Engine:
         self._owned: set[RequestId] = set()
         self._failed: frozenset[int] = frozenset()
 
+    @property
+    def has_unfinished(self) -> bool:
+        """Whether any request lives, or has a result that `take_finished` would hand out."""
+        return self.loop.has_unfinished or any(each not in self._owned for each in self.tracker.finished)
+
     def submit(self, submissions: Sequence[Submission], hints: Sequence[Hint | None]) -> tuple[RequestId, ...]:
         """Queue validated requests, each with what a predictor says of its children."""
         for submission, hint in zip(submissions, hints, strict=True):
@@ -71,9 +76,10 @@ class Engine:
     @contextmanager
     def owning(self, submissions: Sequence[Submission], hints: Sequence[Hint | None]) -> Iterator[frozenset[RequestId]]:
         """Queue the requests of one call, and leave nothing of them behind, whatever happens."""
-        ids = frozenset(self.submit(submissions, hints))
+        ids = frozenset([submission.request.request_id for submission in submissions])
         self._owned |= ids
         try:
+            self.submit(submissions, hints)
             yield ids
         finally:
             self.abort(ids)
@@ -150,7 +156,7 @@ def _recorder(log: LogWriter) -> Callable[[Event, tuple[Effect, ...]], None]:
         for writer in tuple(logs):
             try:
                 writer.append(event, effects)
-            except OSError:
+            except Exception:
                 logger.warning("%s cannot be written: the log ends here, the run goes on", writer.path, exc_info=True)
                 logs.clear()
 

@@ -1,11 +1,13 @@
 """Facts: what a call tells the policy about its prompts."""
 
+import math
 from collections.abc import Mapping
+from numbers import Integral, Real
 from typing import Any, TypedDict
 
 from attrs import frozen
 
-from nanofn.errors import RequestError
+from nanofn.errors import ParameterError, RequestError
 from nanofn.request import Hint
 
 
@@ -40,6 +42,36 @@ class Facts:
     client: str = ""
     deadline: float | None = None
     hint: Hint | None = None
+
+
+def checked_facts(facts: Facts) -> Facts:
+    """Make plain numbers of other libraries' ones; the engine's state holds nothing else.
+
+    Raises:
+        ParameterError: Which one is of another type, and what it may be.
+    """
+    priority: Any = facts.priority
+    client: Any = facts.client
+    deadline: Any = facts.deadline
+    hint: Any = tuple(facts.hint) if isinstance(facts.hint, list | tuple) else facts.hint
+    if type(priority) is bool or not isinstance(priority, Integral):
+        raise ParameterError("priority", priority, "an integer")
+    if not isinstance(client, str):
+        raise ParameterError("client", client, "a text")
+    if deadline is not None and not _is_finite(deadline):
+        raise ParameterError("deadline", deadline, "a number of seconds, or None")
+    if hint is not None and not all(map(_is_finite, hint if isinstance(hint, tuple) else (hint,))):
+        raise ParameterError("hint", hint, "a number, some numbers, or None")
+    plain = tuple(map(_plain, hint)) if isinstance(hint, tuple) else None if hint is None else _plain(hint)
+    return Facts(int(priority), client, None if deadline is None else float(deadline), plain)
+
+
+def _is_finite(value: Any) -> bool:
+    return type(value) is not bool and isinstance(value, Real) and math.isfinite(value)
+
+
+def _plain(value: Any) -> int | float:
+    return int(value) if isinstance(value, Integral) else float(value)
 
 
 def read_facts(given: Mapping[str, Any], count: int) -> list[Facts]:

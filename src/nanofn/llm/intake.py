@@ -1,20 +1,21 @@
 """intake: a call's prompts and parameters become validated submissions, all of them or none."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set as AbstractSet
 from numbers import Integral
 from typing import Any
 
 from attrs import frozen
 
 from nanofn.config import Limits
-from nanofn.errors import GrammarError, RequestError
-from nanofn.llm.facts import Facts
+from nanofn.errors import ChatTemplateError, GrammarError, ParameterError, RequestError
+from nanofn.llm.facts import Facts, checked_facts
 from nanofn.llm.row_sampling import row_sampling
 from nanofn.llm.tracker import Submission
 from nanofn.request import Request, RequestId, TokenId
 from nanofn.sampling.params import SamplingParams, unbuilt_fields
 from nanofn.sampling.structured import StructuredOutputsParams
 from nanofn.text.grammar import Grammar
+from nanofn.text.tokenizer import Tokenizer
 
 PromptLike = str | Sequence[int] | Mapping[str, Any]
 """One prompt: text, token ids, or {"prompt": text} or {"prompt_token_ids": ids}."""
@@ -51,7 +52,7 @@ def split_prompts(prompts: Any) -> list[Any]:
     """Part a call's argument into prompts: one text, one list of ids and one dict are one prompt each."""
     if hasattr(prompts, "tolist"):
         prompts = prompts.tolist()
-    if isinstance(prompts, (str, Mapping)):
+    if isinstance(prompts, (str, bytes, bytearray, Mapping, AbstractSet)):
         return [prompts]
     if not isinstance(prompts, Iterable):
         return [prompts]
@@ -88,8 +89,9 @@ def read_call(
     """
     problems: list[tuple[int, str]] = []
     submissions: list[Submission] = []
-    for place, (prompt, each, fact) in enumerate(zip(prompts, params, facts, strict=True)):
+    for place, (prompt, each, told) in enumerate(zip(prompts, params, facts, strict=True)):
         try:
+            fact = _facts(told)
             text, token_ids = _token_ids(intake, prompt)
             _check_params(intake, each)
             token_ids = token_ids[-(each.truncate_prompt_tokens or len(token_ids)) :]
@@ -108,11 +110,12 @@ def read_call(
 def _token_ids(intake: Intake, prompt: Any) -> tuple[str | None, tuple[TokenId, ...]]:
     if isinstance(prompt, Mapping):
         keys = [key for key in ("prompt_token_ids", "prompt") if key in prompt]
-        if not keys:
-            raise _BadPromptError(f"a dict with {sorted(prompt)}; it needs the key prompt_token_ids or prompt")
+        unknown = [key for key in prompt if key not in ("prompt_token_ids", "prompt")]
+        if not keys or unknown:
+            raise _BadPromptError(f"a dict with {_short(list(prompt))}; its one key is prompt_token_ids or prompt")
         prompt = prompt[keys[0]]
     if isinstance(prompt, str):
-        return prompt, tuple(map(TokenId, intake.encode(prompt)))
+        return prompt, _encoded(intake, prompt)
     if hasattr(prompt, "tolist"):
         prompt = prompt.tolist()
     is_sequence = isinstance(prompt, Sequence) and not isinstance(prompt, (bytes, bytearray))
@@ -127,6 +130,20 @@ def _token_ids(intake: Intake, prompt: Any) -> tuple[str | None, tuple[TokenId, 
             f"token id {wrong[0]} is outside the vocabulary; ids go from 0 to {intake.vocab_size - 1}"
         )
     return None, token_ids
+
+
+def _encoded(intake: Intake, text: str) -> tuple[TokenId, ...]:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise _BadPromptError(f"it is no valid text: a lone surrogate stands at character {error.start}") from error
+    token_ids = tuple(map(TokenId, intake.encode(text)))
+    if max(token_ids, default=0) >= intake.vocab_size:
+        raise _BadPromptError(
+            f"the tokenizer makes token id {max(token_ids)} of it, and the model has {intake.vocab_size} ids: they do not "
+            "belong together; pass tokenizer=FOLDER"
+        )
+    return token_ids
 
 
 def _check_length(intake: Intake, token_ids: tuple[TokenId, ...]) -> None:
@@ -161,6 +178,13 @@ def _check_params(intake: Intake, params: Any) -> None:
             raise _BadPromptError(
                 f"{name} is {count}, and the vocabulary has {intake.vocab_size} ids; -1 is all of them"
             )
+
+
+def _facts(facts: Facts) -> Facts:
+    try:
+        return checked_facts(facts)
+    except ParameterError as error:
+        raise _BadPromptError(str(error)) from error
 
 
 def _request(
@@ -209,7 +233,21 @@ def _short(value: Any) -> str:
     return shown if len(shown) <= 60 else shown[:57] + "..."
 
 
-def split_conversations(messages: Any) -> list[Any]:
-    """Part a call's argument into conversations: a list of messages is one."""
-    items = list(messages)
-    return [items] if items and all(isinstance(item, Mapping) for item in items) else items
+def render_conversations(tokenizer: Tokenizer, messages: Any, options: Mapping[str, Any]) -> list[list[int]]:
+    """Turn a call's conversations into prompts; a list of messages is one conversation.
+
+    Raises:
+        ChatTemplateError: With every bad conversation's number.
+    """
+    items = list(messages) if isinstance(messages, Iterable) else [messages]
+    if items and all(isinstance(item, Mapping) for item in items):
+        items = [items]
+    prompts, problems = [], []
+    for place, conversation in enumerate(items):
+        try:
+            prompts.append(tokenizer.render_chat(conversation, **options))
+        except ChatTemplateError as error:
+            problems.append(f"conversation {place}: {error}")
+    if problems:
+        raise ChatTemplateError("; ".join(problems))
+    return prompts

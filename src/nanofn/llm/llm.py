@@ -16,7 +16,7 @@ from nanofn.llm.intake import (
     Intake,
     PromptLike,
     read_call,
-    split_conversations,
+    render_conversations,
     split_prompts,
 )
 from nanofn.llm.options import OptionNames, read_options
@@ -102,8 +102,13 @@ class LLM:
 
     @property
     def has_unfinished(self) -> bool:
-        """Whether any request lives."""
-        return self._engine.loop.has_unfinished
+        """Whether any request lives, or `step` has a result to hand out."""
+        return self._engine.has_unfinished
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it is neither closed nor has lost its device."""
+        return not self._is_closed and not self._engine.is_dead
 
     def summary(self) -> RunSummary:
         """Sum up what the engine has done so far: rates, batch sizes, K/V use."""
@@ -187,7 +192,7 @@ class LLM:
         self._check_usable()
         options: dict[str, Any] = {"chat_template": chat_template, "add_generation_prompt": add_generation_prompt}
         options |= chat_template_kwargs or {}
-        prompts = [self.tokenizer.render_chat(each, **options) for each in split_conversations(messages)]
+        prompts = render_conversations(self.tokenizer, messages, options)
         outputs = self.generate(prompts, sampling_params, use_tqdm=use_tqdm, **facts)
         return answers(self.tokenizer, outputs, chat_template)
 
@@ -199,10 +204,8 @@ class LLM:
     ) -> Generator[TextDelta, None, None]:
         """Generate like `generate`, and hand out text as it comes.
 
-        Closing the iterator aborts what is unfinished. Nothing is queued before the first piece is asked for.
-
-        Returns:
-            Pieces of text. Their request_id counts up from that of the first prompt, in order.
+        Closing the iterator aborts what is unfinished. Nothing is queued before the first piece is asked for. A piece's
+        request_id counts up from that of the first prompt, in order.
         """
         return self._deltas(*self._read(split_prompts(prompts), sampling_params, facts, streams=True))
 

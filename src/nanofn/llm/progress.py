@@ -30,6 +30,7 @@ class Progress:
             prefill, decode = ((new - old) / elapsed for new, old in zip(counts, self._shown, strict=True))
             self._bar.set_postfix_str(f"prefill {prefill:,.0f} tok/s, decode {decode:,.0f} tok/s", refresh=False)
             self._shown_at, self._shown = now, counts
+            self._bar.refresh()  # tqdm itself redraws only when a request finishes
         self._bar.update(num_finished - self._bar.n)
 
     def __enter__(self) -> Self:

@@ -42,6 +42,14 @@ FAMILIES: Mapping[str, Family] = {
 }
 """The supported values of `model_type`. Defaults are those of transformers' config classes."""
 
+ARCHITECTURES = {
+    "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+}
+"""What a checkpoint of each kind names as its architecture, if it names one."""
+
 
 @frozen(kw_only=True)
 class ModelConfig:
@@ -144,14 +152,17 @@ def _family(config_json: Mapping[str, Any]) -> Family:
     model_type = config_json.get("model_type")
     if model_type is None:
         raise CheckpointError("config.json has no 'model_type'; it must be one of " + ", ".join(sorted(FAMILIES)))
-    if model_type not in FAMILIES:
+    if not isinstance(model_type, str) or model_type not in FAMILIES:
         raise UnsupportedModelError(
             f"model_type {model_type!r} is not supported; supported are " + ", ".join(sorted(FAMILIES))
         )
     architectures = config_json.get("architectures") or []
-    if architectures and not any(str(name).endswith("ForCausalLM") for name in architectures):
+    expected = ARCHITECTURES[model_type]
+    if not isinstance(architectures, list):
+        raise CheckpointError(f"architectures in config.json is {architectures!r}; it must be a list of names")
+    if architectures and expected not in architectures:
         raise UnsupportedModelError(
-            f"architecture {architectures[0]!r} is not supported; only ...ForCausalLM checkpoints generate text"
+            f"architecture {architectures[0]!r} of a {model_type} checkpoint is not supported; supported is {expected!r}"
         )
     return FAMILIES[model_type]
 
@@ -197,10 +208,13 @@ def _rope_theta(config_json: Mapping[str, Any]) -> float:
     """Read the rotary base, from `rope_parameters` (transformers 5) or beside `rope_scaling` (4)."""
     rope: dict[str, Any] = {"rope_theta": config_json.get("rope_theta", 10_000.0)}
     for key in ("rope_scaling", "rope_parameters"):
-        rope |= config_json.get(key) or {}
-    rope_type = rope.get("rope_type", rope.get("type", "default"))
-    if rope_type != "default":
-        raise UnsupportedModelError(f"rope type {rope_type!r} is not supported; supported is 'default'")
+        given = config_json.get(key) or {}
+        if not isinstance(given, Mapping):
+            raise CheckpointError(f"{key} in config.json is {given!r}; it must be an object")
+        rope_type = given.get("rope_type", given.get("type", "default"))
+        if rope_type != "default":
+            raise UnsupportedModelError(f"rope type {rope_type!r} is not supported; supported is 'default'")
+        rope |= given
     if any(isinstance(value, Mapping) for value in rope.values()):
         raise UnsupportedModelError("rope_parameters differ by layer type, which is not supported")
     for source in (rope, config_json):

@@ -66,7 +66,12 @@ def _as_tuple(value: Any) -> Any:
 
 def _as_form(value: Any) -> Any:
     """Take a dict for the record that it fills."""
-    return StructuredOutputsParams(**value) if isinstance(value, Mapping) else value
+    if not isinstance(value, Mapping):
+        return value
+    try:
+        return StructuredOutputsParams(**value)
+    except TypeError as error:
+        raise ParameterError("structured_outputs", value, "a dict of the fields of StructuredOutputsParams") from error
 
 
 @frozen(kw_only=True)

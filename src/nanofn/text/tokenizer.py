@@ -33,12 +33,12 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Turn text into ids, with the special tokens that the tokenizer adds by itself."""
-        ids: list[int] = self.inner(text).input_ids
+        ids: list[int] = self.inner(text, verbose=False).input_ids  # how long is too long is the engine's to say
         return ids
 
     def encode_plain(self, text: str) -> list[int]:
         """Turn text into ids, with no special tokens around it."""
-        ids: list[int] = self.inner(text, add_special_tokens=False).input_ids
+        ids: list[int] = self.inner(text, add_special_tokens=False, verbose=False).input_ids
         return ids
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
@@ -90,12 +90,11 @@ class Tokenizer:
                 tokenize=False,
                 **template_kwargs,
             )
+            return self.encode_plain(rendered)
         except Exception as error:
             raise ChatTemplateError(
                 f"the chat template does not take these messages ({type(error).__name__}: {error})"
             ) from error
-        ids: list[int] = self.inner(rendered, add_special_tokens=False).input_ids
-        return ids
 
 
 def _byte_token_ids(inner: Any) -> frozenset[int]:
@@ -106,7 +105,9 @@ def _byte_token_ids(inner: Any) -> frozenset[int]:
 
 
 def _is_conversation(messages: Any) -> bool:
-    return bool(messages) and all(isinstance(message, Mapping) and "role" in message for message in messages)
+    if not isinstance(messages, Sequence) or not messages:
+        return False
+    return all(isinstance(message, Mapping) and "role" in message for message in messages)
 
 
 def load_tokenizer(folder: str | Path) -> Tokenizer:
@@ -124,4 +125,9 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
             f"{folder} has no tokenizer that can be read ({type(error).__name__}: {' '.join(str(error).split())}); "
             "copy tokenizer.json and tokenizer_config.json there, or pass tokenizer=FOLDER"
         ) from error
-    return Tokenizer(inner)
+    tokenizer = Tokenizer(inner)
+    if tokenizer.vocab_size <= len(tokenizer.special_token_ids):  # what transformers makes of a folder without one
+        raise CheckpointError(
+            f"{folder} has no tokenizer; copy tokenizer.json and tokenizer_config.json there, or pass tokenizer=FOLDER"
+        )
+    return tokenizer
