@@ -34,7 +34,10 @@ class FakeExecutor:
         by_row = {start.row: start for start in starts}
         started = {
             entry.sequence_id: SimpleNamespace(
-                sequence_id=entry.sequence_id, row=entry.row, child=by_row[entry.row].child
+                sequence_id=entry.sequence_id,
+                row=entry.row,
+                child=by_row[entry.row].child,
+                request=SimpleNamespace(cache_keys=()),
             )
             for entry in step_plan.entries
             if entry.row in by_row
