@@ -3,11 +3,9 @@
 from collections.abc import Callable, Iterator
 from random import Random
 
-from nanofn.embedded.stories import fable, story
-from nanofn.embedded.words import ANIMALS, COLOURS, FOODS, PEOPLE, PLACES, THINGS, pick
-
-END_OF_TEXT, START_OF_TURN, END_OF_TURN = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
-SPECIAL_TOKENS = (END_OF_TEXT, START_OF_TURN, END_OF_TURN)
+from nanofn.embedded.markup import END_OF_TEXT, END_OF_TURN, START_OF_TURN
+from nanofn.embedded.stand_in.stories import fable, story
+from nanofn.embedded.stand_in.words import ANIMALS, COLOURS, FOODS, PEOPLE, PLACES, THINGS, pick
 
 STORY_WISHES = (
     "Tell me a story.",

@@ -2,7 +2,7 @@
 
 from random import Random
 
-from nanofn.embedded.words import (
+from nanofn.embedded.stand_in.words import (
     ANIMALS,
     COLOURS,
     FAMILY,

@@ -1,4 +1,4 @@
-"""The recipe of the embedded model: `python -m nanofn.embedded.train FOLDER`, some eight minutes on one CPU core.
+"""The recipe of the stand-in: `python -m nanofn.embedded.stand_in.train FOLDER`, some eight minutes on one CPU core.
 
 The same seed gives the same texts and the same vocabulary anywhere, and the same weights on the same kind of
 processor with the same torch.
@@ -13,12 +13,14 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from attrs import frozen
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Tokenizer
 from torch import Tensor
 
-from nanofn.embedded.conversations import SPECIAL_TOKENS, documents
 from nanofn.embedded.dense import dense_logits, initial_params, trainable
+from nanofn.embedded.markup import SPECIAL_TOKENS
 from nanofn.embedded.save import save_folder
+from nanofn.embedded.stand_in.conversations import documents
+from nanofn.embedded.vocabulary import train_tokenizer
 from nanofn.model.config import ModelConfig
 from nanofn.model.params import ModelParams
 
@@ -38,11 +40,6 @@ CONFIG = ModelConfig(
     has_qk_norm=True,
 )
 """1,673,152 parameters."""
-
-WORD_PATTERN = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-"""How Qwen's tokenizers part text into words before merging bytes."""
 
 
 @frozen(kw_only=True)
@@ -72,25 +69,9 @@ class Recipe:
     max_gradient_norm: float = 1.0
 
 
-def train_tokenizer(recipe: Recipe, vocab_size: int) -> Tokenizer:
-    """Make a byte-level vocabulary: the special tokens first, then bytes, then merges."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.normalizer = normalizers.NFC()
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(WORD_PATTERN), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=list(SPECIAL_TOKENS),
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(islice(documents(recipe.seed + 1), recipe.num_vocab_documents), trainer)
-    return tokenizer
+def make_tokenizer(recipe: Recipe, vocab_size: int) -> Tokenizer:
+    """Make the vocabulary from texts of the next seed."""
+    return train_tokenizer(islice(documents(recipe.seed + 1), recipe.num_vocab_documents), vocab_size)
 
 
 def rows(recipe: Recipe, tokenizer: Tokenizer) -> Iterator[Tensor]:
@@ -141,12 +122,12 @@ def _rate(recipe: Recipe, step: int) -> float:
 
 def main() -> None:
     """Train, and write the folder."""
-    parser = argparse.ArgumentParser(description="Train the embedded model.")
+    parser = argparse.ArgumentParser(description="Train the stand-in.")
     parser.add_argument("folder", type=Path, help="where the checkpoint goes")
     parser.add_argument("--steps", type=int, default=Recipe().num_steps, help="number of updates")
     arguments = parser.parse_args()
     recipe = Recipe(num_steps=arguments.steps)
-    tokenizer = train_tokenizer(recipe, CONFIG.vocab_size)
+    tokenizer = make_tokenizer(recipe, CONFIG.vocab_size)
     params = train(recipe, CONFIG, tokenizer)
     arguments.folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(arguments.folder / "tokenizer.json"))
