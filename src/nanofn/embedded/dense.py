@@ -127,4 +127,5 @@ def trainable(params: ModelParams) -> dict[str, Tensor]:
 
 def _norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     # The engine's own norm works in place, which a backward pass forbids.
-    return F.rms_norm(x, weight.shape, weight, eps)
+    # Under autocast a product is narrower than the weight; torch has a fast norm for equal types alone.
+    return F.rms_norm(x.to(weight.dtype), weight.shape, weight, eps)
