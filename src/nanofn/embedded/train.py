@@ -191,16 +191,17 @@ def rate_of(recipe: Recipe) -> Callable[[int], float]:
 def _repeatable(seed: int, device: torch.device) -> Iterator[None]:
     """Seed dropout and ask for deterministic algorithms; on a GPU one that has none only warns."""
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    fills = torch.utils.deterministic.fill_uninitialized_memory
+    memory: Any = torch.utils.deterministic
+    fills = memory.fill_uninitialized_memory
     torch.use_deterministic_algorithms(True, warn_only=device.type == "cuda")
-    torch.utils.deterministic.fill_uninitialized_memory = False  # each new tensor would be written twice
+    memory.fill_uninitialized_memory = False  # each new tensor would be written twice
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         try:
             yield
         finally:
             torch.use_deterministic_algorithms(before[0], warn_only=before[1])
-            torch.utils.deterministic.fill_uninitialized_memory = fills
+            memory.fill_uninitialized_memory = fills
 
 
 def save(folder: Path, recipe: Recipe, trained: Trained, tokenizer: Tokenizer, facts: Mapping[str, Any]) -> None:
