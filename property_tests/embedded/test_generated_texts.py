@@ -40,11 +40,19 @@ def test_each_text_is_one_document():
 
 
 def test_users_and_assistants_take_turns():
-    """A conversation is user, assistant, user, assistant, at most three kinds of exchange long."""
+    """A conversation is user, assistant, user, assistant, and not long."""
     for text in TEXTS:
         roles = re.findall(re.escape(START_OF_TURN) + r"(\w+)\n", text)
         assert roles == ["user", "assistant"] * (len(roles) // 2)
         assert len(roles) <= 10
+
+
+def test_nobody_has_two_names():
+    """A conversation in which the user tells a name has that one name, and the answer to the question is it."""
+    for text in TEXTS:
+        told = re.findall(r"Nice to meet you, (\w+)!", text)
+        assert re.findall(r"Your name is (\w+)\.", text) == told
+        assert len(told) <= 1
 
 
 def test_articles_fit_what_follows():

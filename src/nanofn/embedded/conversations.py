@@ -57,10 +57,14 @@ def generated(seed: int) -> Iterator[str]:
 
 
 def conversation(random: Random) -> str:
-    """Write one to three exchanges, in the chat template's form."""
+    """Write exchanges of one or more kinds, in the chat template's form."""
     exchanges: list[Turn] = []
+    kinds: list[Callable[[Random], list[Turn]]] = []
     while len(exchanges) < 3 and (not exchanges or random.random() < 0.4):
-        exchanges += random.choices(KINDS, WEIGHTS)[0](random)
+        kind = random.choices(KINDS, WEIGHTS)[0]
+        if kind not in kinds:  # nobody has two names
+            kinds.append(kind)
+            exchanges += kind(random)
     roles = [(role, said) for exchange in exchanges for role, said in zip(("user", "assistant"), exchange, strict=True)]
     return write_turns(roles) + END_OF_TEXT
 
