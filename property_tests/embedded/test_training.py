@@ -232,6 +232,7 @@ def test_the_card_says_what_was_measured(folder, capfd):
     assert CHATS.licence in card
     assert NOVELS.licence in card
     assert "123,456 parameters" in card
+    assert "| this model | the embedded model of the package |" in card
     assert f"Seed {RECIPE.seed}, 20 updates of 4 rows of 128 tokens" in card
     for name in (GENERATED, "chats", "novels"):
         assert re.search(rf"\| {name} \| \d+\.\d+ \| \d+\.\d+ \| [+-]\d+% \|", card)

@@ -17,6 +17,7 @@ class Findings:
         course: What `nanofn.embedded.train` wrote as training.json.
         corpora: What `nanofn.embedded.corpora` listed.
         model_bytes: Of model.safetensors.
+        against: What the model is compared with.
         bits: Per source, bits per byte of the model and of the one it is compared with.
         samples: The first ten stories, whole.
         num_stories: How many stories were sampled.
@@ -30,6 +31,7 @@ class Findings:
     course: Mapping[str, Any]
     corpora: Sequence[Mapping[str, Any]]
     model_bytes: int
+    against: str
     bits: Mapping[str, tuple[float, float]]
     samples: Sequence[str]
     num_stories: int
@@ -91,7 +93,7 @@ def _held_out(found: Findings) -> str:
         f"| {name} | {ours:.3f} | {theirs:.3f} | {(ours / theirs - 1) * 100:+.0f}% |"
         for name, (ours, theirs) in found.bits.items()
     ]
-    table = "\n".join(("| held-out text | this model | compared with | difference |", "|---|---|---|---|", *rows))
+    table = "\n".join((f"| held-out text | this model | {found.against} | difference |", "|---|---|---|---|", *rows))
     return (
         "## Held-out text, in bits per byte\n\n"
         f"{table}\n\n"

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from attrs import frozen
+from tokenizers import Tokenizer
 
 from nanofn.device.checkpoint import load_checkpoint
 from nanofn.embedded.card import Findings, Margins, write_card
@@ -23,7 +24,6 @@ from nanofn.errors import ConfigError
 from nanofn.llm.assemble import embedded_model
 from nanofn.llm.llm import LLM
 from nanofn.sampling.params import SamplingParams
-from nanofn.text.tokenizer import load_tokenizer
 
 BEGINNING = "Once upon a time"
 NUM_SAMPLES = 10
@@ -34,7 +34,7 @@ QUESTIONS = (
     "What is the opposite of early?",
     'What does "ancient" mean?',
 )
-NUM_MARGIN_PROMPTS, NUM_PROMPT_TOKENS, NUM_MARGIN_TOKENS = 32, 8, 48
+NUM_MARGIN_PROMPTS, MAX_PROMPT_TOKENS, NUM_MARGIN_TOKENS = 32, 32, 48
 PICTURE = "loss.png"
 
 
@@ -84,6 +84,7 @@ def find_out(folder: Path, texts: Path, against: Path, device: torch.device, ext
         course=course,
         corpora=list_corpora(texts),
         model_bytes=(model / "model.safetensors").stat().st_size,
+        against="the embedded model of the package" if against == embedded_model() else str(against.name),
         bits={name: (ours[name], theirs[name]) for name in ours},
         samples=[BEGINNING + output.text for output in stories[:NUM_SAMPLES]],
         num_stories=extent.num_stories,
@@ -98,14 +99,16 @@ def find_out(folder: Path, texts: Path, against: Path, device: torch.device, ext
 def held_out_bits(model: Path, held_out: Mapping[str, Sequence[str]], device: torch.device) -> dict[str, float]:
     """Measure a checkpoint on held-out texts in float32, source by source, in bits per byte."""
     params = load_checkpoint(model, dtype=torch.float32, device=device).params
-    encode = load_tokenizer(model).encode
-    return {name: bits_per_byte(params, encode, chosen) for name, chosen in held_out.items()}
+    tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))  # long texts are parted later: nothing to warn of
+    return {
+        name: bits_per_byte(params, lambda text: tokenizer.encode(text).ids, chosen)
+        for name, chosen in held_out.items()
+    }
 
 
 def _margins(llm: LLM, model: Path, texts: Sequence[str], device: torch.device) -> Margins:
-    prompts = [
-        llm.tokenizer.encode(text.removesuffix(END_OF_TEXT))[:NUM_PROMPT_TOKENS] for text in texts[:NUM_MARGIN_PROMPTS]
-    ]
+    whole = [llm.tokenizer.encode(text.removesuffix(END_OF_TEXT)) for text in texts[:NUM_MARGIN_PROMPTS]]
+    prompts = [ids[: max(1, min(MAX_PROMPT_TOKENS, len(ids) // 2))] for ids in whole]
     outputs = llm.generate(prompts, SamplingParams(temperature=0.0, max_tokens=NUM_MARGIN_TOKENS))
     params = load_checkpoint(model, dtype=torch.float32, device=device).params
     found = torch.cat(
