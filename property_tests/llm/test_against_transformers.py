@@ -1,4 +1,4 @@
-"""Greedy tokens equal those of transformers in fp32, however the work is scheduled."""
+"""Greedy tokens equal those of transformers in fp32, however the work is scheduled, on a CPU and on a GPU."""
 
 from random import Random
 
@@ -14,12 +14,21 @@ TIE = 1e-4
 PARAMS = SamplingParams(temperature=0.0, max_tokens=NUM_TOKENS, ignore_eos=True)
 
 
+@pytest.fixture(scope="module", params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request):
+    """Where both engines run: every test here runs on each. Products in TF32 would be no fp32."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    yield request.param
+    torch.set_float32_matmul_precision(before)
+
+
 @pytest.fixture(scope="module")
-def model():
+def model(device):
     """The embedded model in transformers."""
     from transformers import AutoModelForCausalLM
 
-    loaded = AutoModelForCausalLM.from_pretrained(embedded_model(), dtype=torch.float32).eval()
+    loaded = AutoModelForCausalLM.from_pretrained(embedded_model(), dtype=torch.float32).eval().to(device)
     loaded.generation_config.eos_token_id = None
     return loaded
 
@@ -36,18 +45,18 @@ def prompts():
 
 
 @pytest.fixture(scope="module")
-def expected(prompts, model):
+def expected(prompts, model, device):
     """Per prompt, what transformers takes for best after each of our tokens, and by how much.
 
     One forward pass over prompt and output gives every step of greedy decoding at once: if at each position the best
     token is the one that follows, the output is transformers' own. `test_transformers_own_generate` does it literally.
     """
-    with LLM() as llm:
+    with LLM(device=device, dtype="float32") as llm:
         outputs = [output.outputs[0].token_ids for output in llm.generate(prompts, PARAMS)]
     found = []
     with torch.inference_mode():
         for prompt, output in zip(prompts, outputs, strict=True):
-            logits = model(torch.tensor([[*prompt, *output]])).logits[0, len(prompt) - 1 : -1]
+            logits = model(torch.tensor([[*prompt, *output]], device=device)).logits[0, len(prompt) - 1 : -1]
             best = logits.topk(2)
             found.append((best.indices[:, 0].tolist(), (best.values[:, 0] - best.values[:, 1]).tolist()))
     assert_equal_but_for_ties(outputs, found)
@@ -92,16 +101,16 @@ FEW = slice(0, None, 5)
 """Thirteen of the prompts: where all would take long, they are for `nox -s prove`."""
 
 
-def run(options, prompts):
+def run(options, prompts, device):
     """Generate with an engine of these options."""
-    with LLM(**options) as llm:
+    with LLM(device=device, dtype="float32", **options) as llm:
         return llm.generate(prompts, PARAMS)
 
 
 @pytest.mark.parametrize("name", QUICK)
-def test_greedy_tokens_are_those_of_transformers(name, prompts, expected, capsys):
+def test_greedy_tokens_are_those_of_transformers(name, prompts, expected, device, capsys):
     """All prompts in one call: the same 4,096 tokens."""
-    outputs = run(QUICK[name], prompts)
+    outputs = run(QUICK[name], prompts, device)
     assert_equal_but_for_ties([output.outputs[0].token_ids for output in outputs], expected, capsys)
 
 
@@ -109,9 +118,9 @@ def test_greedy_tokens_are_those_of_transformers(name, prompts, expected, capsys
     "chosen", [pytest.param(FEW, id="few"), pytest.param(slice(None), id="all", marks=pytest.mark.slow)]
 )
 @pytest.mark.parametrize("name", LONG)
-def test_chunks_and_preemption_change_no_token(name, chosen, prompts, expected, capsys):
+def test_chunks_and_preemption_change_no_token(name, chosen, prompts, expected, device, capsys):
     """Cut into chunks of 7 tokens, or in a pool that holds little more than one sequence: the same tokens."""
-    outputs = run(LONG[name], prompts[chosen])
+    outputs = run(LONG[name], prompts[chosen], device)
     assert_equal_but_for_ties([output.outputs[0].token_ids for output in outputs], expected[chosen], capsys)
     if "num_kv_blocks" in LONG[name]:
         assert sum(output.metrics.num_preemptions for output in outputs) > 0
@@ -121,21 +130,21 @@ def test_chunks_and_preemption_change_no_token(name, chosen, prompts, expected, 
     "chosen", [pytest.param(FEW, id="few"), pytest.param(slice(None), id="all", marks=pytest.mark.slow)]
 )
 @pytest.mark.parametrize("depth", [1, 2])
-def test_one_prompt_at_a_time_gives_the_same_tokens(depth, chosen, prompts, expected, capsys):
+def test_one_prompt_at_a_time_gives_the_same_tokens(depth, chosen, prompts, expected, device, capsys):
     """One call after another, the prefix cache filling up from call to call."""
-    with LLM(depth=depth) as llm:
+    with LLM(device=device, dtype="float32", depth=depth) as llm:
         outputs = [llm.generate(prompt, PARAMS)[0] for prompt in prompts[chosen]]
     assert any(output.num_cached_tokens > 0 for output in outputs)
     assert_equal_but_for_ties([output.outputs[0].token_ids for output in outputs], expected[chosen], capsys)
 
 
 @pytest.mark.slow
-def test_transformers_own_generate_gives_these_tokens(model, prompts, expected, capsys):
+def test_transformers_own_generate_gives_these_tokens(model, prompts, expected, device, capsys):
     """The literal comparison: transformers' greedy generate, one prompt after another."""
     found = []
     with torch.inference_mode():
         for prompt in prompts:
-            ids = torch.tensor([prompt])
+            ids = torch.tensor([prompt], device=device)
             options = {"max_new_tokens": NUM_TOKENS, "do_sample": False, "pad_token_id": 0}
             found.append(model.generate(ids, attention_mask=torch.ones_like(ids), **options)[0, len(prompt) :].tolist())
     assert_equal_but_for_ties(found, expected, capsys)

@@ -1,4 +1,4 @@
-"""Runs sequences through the decoder the way an engine does: step by step, over a paged cache full of NaN."""
+"""Runs sequences through the decoder the way an engine does: step by step, over a paged cache full of NaN, where the weights are."""
 
 from collections.abc import Sequence
 
@@ -55,13 +55,15 @@ class Paging:
         tables = [self.block_table[[entry.sequence for entry in entries]]]
         tables.append(torch.full((num_padding, self.block_table.shape[1]), -1, dtype=torch.int32))
         offsets = torch.tensor([0, *counts]).cumsum(0)
+        starts = torch.cat((offsets, offsets[-1] + torch.arange(1, num_padding + 1) * owns_token))
+        device = self.params.embedding.device
         return ModelInputs(
-            token_ids=torch.cat(token_ids),
-            positions=torch.cat(positions),
-            slot_mapping=torch.cat(slots),
-            query_start_loc=torch.cat((offsets, offsets[-1] + torch.arange(1, num_padding + 1) * owns_token)),
-            seq_lens=torch.tensor([*lens, *[0] * num_padding]),
-            block_table=torch.cat(tables),
+            token_ids=torch.cat(token_ids).to(device),
+            positions=torch.cat(positions).to(device),
+            slot_mapping=torch.cat(slots).to(device),
+            query_start_loc=starts.to(device),
+            seq_lens=torch.tensor([*lens, *[0] * num_padding], device=device),
+            block_table=torch.cat(tables).to(device),
             max_query_len=max(counts, default=0),
             max_seq_len=max(lens, default=0),
         )
@@ -82,7 +84,8 @@ def start_paging(
     """Give every sequence its blocks, scattered over a pool with blocks to spare, all slots filled."""
     needed = [-(-len(sequence) // block_size) for sequence in sequences]
     num_blocks = sum(needed) + 3
-    kv_cache = allocate_kv_cache(params.config, num_blocks, block_size, dtype=params.embedding.dtype)
+    weights = params.embedding
+    kv_cache = allocate_kv_cache(params.config, num_blocks, block_size, dtype=weights.dtype, device=weights.device)
     for tensor in (*kv_cache.k, *kv_cache.v):
         tensor.fill_(fill)
     shuffled = torch.randperm(num_blocks, generator=torch.Generator().manual_seed(seed)).to(torch.int32)

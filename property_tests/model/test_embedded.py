@@ -14,10 +14,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from model.checkpoints import expected_logits
 from model.paging import Entry, relative_error, run_to_end, start_paging
 from nanofn.device.checkpoint import load_checkpoint
-from nanofn.embedded.conversations import END_OF_TEXT, END_OF_TURN, SPECIAL_TOKENS, documents
 from nanofn.embedded.dense import dense_logits, initial_params, trainable
+from nanofn.embedded.markup import END_OF_TEXT, END_OF_TURN, SPECIAL_TOKENS
 from nanofn.embedded.save import save_folder, write_safetensors
-from nanofn.embedded.train import CONFIG, Recipe, rows, train, train_tokenizer
+from nanofn.embedded.stand_in.conversations import documents
+from nanofn.embedded.stand_in.train import CONFIG, Recipe, make_tokenizer, rows, train
 from nanofn.text.tokenizer import load_tokenizer
 
 FOLDER = Path(str(files("nanofn.embedded") / "model"))
@@ -118,7 +119,7 @@ def test_the_eos_set_has_both_end_tokens(checkpoint, tokenizer):
 
 def test_the_tokenizer_is_the_recipes(tokenizer):
     """The same seed gives the same vocabulary, and it splits text as the committed one does."""
-    made = train_tokenizer(Recipe(), CONFIG.vocab_size)
+    made = make_tokenizer(Recipe(), CONFIG.vocab_size)
     assert json.loads(made.to_str()) == json.loads((FOLDER / "tokenizer.json").read_text(encoding="utf-8"))
     text = next(documents(3))
     assert tokenizer.encode(text) == made.encode(text).ids
@@ -136,7 +137,7 @@ def test_texts_depend_on_the_seed_alone():
 def test_training_learns_and_repeats_itself(tokenizer, tmp_path):
     """A few updates of a small model lower the loss, give the same weights twice, and save a folder that loads."""
     small = Recipe(num_steps=12, num_warmup_steps=2, rows_per_step=2, row_length=32, num_vocab_documents=200)
-    vocabulary = train_tokenizer(small, 300)
+    vocabulary = make_tokenizer(small, 300)
     config = attrs.evolve(CONFIG, vocab_size=300, num_layers=1, hidden_size=32, intermediate_size=32)
     num_threads = torch.get_num_threads()
     try:

@@ -2,7 +2,7 @@
 
 import torch
 import torch.nn.functional as F
-from attrs import fields
+from attrs import evolve, fields
 from torch import Tensor
 
 from nanofn.model.config import ModelConfig
@@ -47,22 +47,51 @@ def initial_params(config: ModelConfig, generator: torch.Generator) -> ModelPara
     )
 
 
-def dense_logits(params: ModelParams, token_ids: Tensor) -> Tensor:
+def on_device(params: ModelParams, device: torch.device) -> ModelParams:
+    """Copy the weights to a device, as leaves that gather gradients where the originals do."""
+
+    def move(tensor: Tensor) -> Tensor:
+        return tensor.detach().to(device, copy=True).requires_grad_(tensor.requires_grad)
+
+    embedding = move(params.embedding)
+    layers = tuple(
+        evolve(
+            layer,
+            **{
+                field.name: move(value)
+                for field in fields(LayerParams)
+                if (value := getattr(layer, field.name)) is not None
+            },
+        )
+        for layer in params.layers
+    )
+    return evolve(
+        params,
+        embedding=embedding,
+        head=embedding,
+        layers=layers,
+        final_norm=move(params.final_norm),
+        inverse_frequencies=params.inverse_frequencies.to(device),
+    )
+
+
+def dense_logits(params: ModelParams, token_ids: Tensor, *, dropout: float = 0.0) -> Tensor:
     """Score the next token at every position of a batch of rows.
 
     Args:
         params: Of a tied Qwen3.
         token_ids: [num_rows, row_length] int64, each row from position 0.
+        dropout: Share of the numbers left out, drawn anew, of the embedding and of what each half layer adds.
 
     Returns:
-        [num_rows, row_length, vocab_size] fp32.
+        [num_rows, row_length, vocab_size] the weights' dtype, or that of autocast.
 
     Mutates:
         Nothing.
     """
     config = params.config
-    cos, sin = rope_tables(torch.arange(token_ids.shape[1]), params.inverse_frequencies)
-    hidden = F.embedding(token_ids, params.embedding)
+    cos, sin = rope_tables(torch.arange(token_ids.shape[1], device=token_ids.device), params.inverse_frequencies)
+    hidden = F.dropout(F.embedding(token_ids, params.embedding), dropout)
     num_rotated = config.num_heads + config.num_kv_heads
     for layer in params.layers:
         qkv = F.linear(_norm(hidden, layer.input_norm, config.rms_norm_eps), layer.qkv_weight)
@@ -79,9 +108,9 @@ def dense_logits(params: ModelParams, token_ids: Tensor) -> Tensor:
             is_causal=True,
             enable_gqa=True,
         )
-        hidden = hidden + F.linear(attended.transpose(1, 2).flatten(2), layer.output_weight)
+        hidden = hidden + F.dropout(F.linear(attended.transpose(1, 2).flatten(2), layer.output_weight), dropout)
         gate_up = F.linear(_norm(hidden, layer.mlp_norm, config.rms_norm_eps), layer.gate_up_weight)
-        hidden = hidden + F.linear(swiglu(gate_up), layer.down_weight)
+        hidden = hidden + F.dropout(F.linear(swiglu(gate_up), layer.down_weight), dropout)
     return F.linear(_norm(hidden, params.final_norm, config.rms_norm_eps), params.head)
 
 
@@ -98,4 +127,5 @@ def trainable(params: ModelParams) -> dict[str, Tensor]:
 
 def _norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     # The engine's own norm works in place, which a backward pass forbids.
-    return F.rms_norm(x, weight.shape, weight, eps)
+    # Under autocast a product is narrower than the weight; torch has a fast norm for equal types alone.
+    return F.rms_norm(x.to(weight.dtype), weight.shape, weight, eps)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nanofn.embedded.conversations import END_OF_TEXT, END_OF_TURN, START_OF_TURN
+from nanofn.embedded.markup import END_OF_TEXT, END_OF_TURN, START_OF_TURN
 from nanofn.model.params import ModelParams
 
 CHAT_TEMPLATE = (

@@ -1,0 +1,245 @@
+"""What happens in the stories: sentences with slots, in order."""
+
+Sentence = str | tuple[str, ...]
+"""A sentence with slots, or several to choose from."""
+
+OPENINGS: tuple[Sentence, ...] = (
+    (
+        "Once upon a time there was {a_trait} {kind} named {name}.",
+        "There once was {a_trait} {kind} called {name}.",
+        "{name} was {a_trait} {kind}.",
+    ),
+    ("{They} lived {home} with {their} {family}.", "{name} and {their} {family} lived {home}."),
+    (
+        "{They} had {a_own_colour} {own_thing} that {they} took everywhere.",
+        "{They} had a little {own_animal} that slept beside {their} bed.",
+        "{They} liked nothing more than a day {at_place}.",
+    ),
+)
+
+PLOTS: tuple[tuple[Sentence, ...], ...] = (
+    (
+        "{time} {they} went to {place} with {their} {colour} {thing}.",
+        (
+            "A strong wind came and carried the {thing} away.",
+            "{They} put it down, and when {they} looked again it was gone.",
+        ),
+        "{name} looked everywhere and could not find it.",
+        '"Do not cry," said {their} {family}. "We will look together."',
+        "They searched {place}, and then they searched {other_place}.",
+        "At last they saw something {colour} behind a {hiding_place}.",
+        "It was the {thing}, and {name} held it tight all the way home.",
+    ),
+    (
+        "{time} {they} found {a_animal} near {place}.",
+        (
+            "The {animal} was hungry and very tired.",
+            "The {animal} had hurt its leg.",
+            "The {animal} was lost and afraid.",
+        ),
+        '"You can come home with me," said {name}.',
+        "{They} gave it some {food} and made it a bed of straw.",
+        "After three days the {animal} was well again.",
+        "It could have gone home, but it stayed with {name}.",
+    ),
+    (
+        "{time} {name} wanted to make {dish} for {their} {family}.",
+        ("But there was no salt in the house.", "But there was no wood for the fire.", "But there was no milk left."),
+        "So {they} walked to {place} and asked {friend} for help.",
+        '"I have more than I need," said {friend}. "Take some of mine."',
+        "They cooked together, and they sang while they cooked.",
+        'In the evening {name} put the {dish} on the table and said, "This is for you."',
+    ),
+    (
+        "{time} {they} heard a strange sound from {place}.",
+        "{name} was afraid, but {they} wanted to know what it was.",
+        "{They} walked closer, one small step at a time.",
+        "Behind a {hiding_place} sat {a_animal} with {a_colour} {thing}.",
+        ("It looked at {name} and did not move.", "The {animal} was as afraid as {name} was."),
+        "{name} began to laugh, and {they} was not afraid any more.",
+    ),
+    (
+        "{time} {name} met {friend} {at_place}.",
+        "{friend} had a new {colour} {thing}, and {name} wanted one too.",
+        '"May I play with it?" asked {name}.',
+        (
+            '"No, it is mine," said {friend}, and both of them were sad.',
+            '"Only if I may play with yours," said {friend}.',
+        ),
+        'Then {friend} said, "We can share it. You go first."',
+        "They played until the sun went down, and they were friends from that day on.",
+    ),
+    (
+        "{time} {name} put a small seed into the ground near {place}.",
+        "{They} gave it water every day, but nothing grew.",
+        '"Be patient," said {their} {family}. "Good things need time."',
+        "The rain came, and the sun came, and {name} waited.",
+        "When summer came there was a tall plant with {colour} flowers.",
+        "{name} gave the first flower to {their} {family}.",
+    ),
+    (
+        '{time} {their} {family} said, "Please take some {food} to {friend}, and come back before dark."',
+        "On the way {they} saw children playing {at_place}.",
+        "{name} wanted to stop, but {they} remembered {their} promise.",
+        "{They} walked on to {other_place} and gave the {food} to {friend}.",
+        '"You kept your word," said {friend}. "Thank you, {name}."',
+        "Then {they} ran back and played until the first star came out.",
+    ),
+    (
+        "{time} it was so {bad_weather} that nobody went outside.",
+        "{name} sat at the window and did not know what to do.",
+        '"Once I was lost {at_place}," said {their} {family}, "and {a_animal} showed me the way."',
+        ('"Is that true?" asked {name}.', '"What did it look like?" asked {name}.'),
+        '"It had {a_colour} {thing}," said {their} {family}, and smiled.',
+        "{name} asked for the story again, and again, until {they} fell asleep.",
+    ),
+    (
+        "{time} {name} and {friend} built {a_thing} out of old wood.",
+        "The first one broke, and the second one broke too.",
+        '"Let us stop," said {friend}, but {name} shook {their} head.',
+        "They tried once more, slowly, and this time it held.",
+        "They painted it {colour} and carried it to {place}.",
+        'Everybody asked, "Who made this?" and the two of them said, "We did!"',
+    ),
+    (
+        "{time} there was a knock at the door, and outside stood {a_animal} with a letter.",
+        "The letter said that {friend} was ill and could not come to {place}.",
+        '"Then I will go to {friend_them}," said {name}, and packed some {food} and {a_colour} {thing}.',
+        ("The way was long, and it began to rain.", "The way was long, but the sun was shining."),
+        '{friend} sat up in bed and smiled. "I feel better already," {friend_they} said.',
+        "They ate the {food} together and talked until the evening.",
+    ),
+    (
+        "{time} {they} visited {their} {family}, who was {a_job}.",
+        "{name} watched for a long time and asked a hundred questions.",
+        '"Would you like to try it yourself?" asked {their} {family}.',
+        ("The first try went wrong, and so did the second.", "At first it was very hard."),
+        "But the third time it was almost right, and everybody clapped.",
+        '"One day I want to be {a_job} too," said {name}.',
+    ),
+    (
+        "{time} {name} could not sleep, because the moon was so bright.",
+        "{They} put on {their} {colour} coat and went quietly to {place}.",
+        "There sat {a_animal}, and it was looking at the moon as well.",
+        '"Can you not sleep either?" asked {name}.',
+        "They sat side by side and listened to the night.",
+        "In the morning {name} woke up in {their} own bed and did not know whether it had been a dream.",
+    ),
+    (
+        "{time} {name}'s {family} lost {a_colour} {thing}.",
+        "{name} made a list of all the places where it could be.",
+        "It was not {at_place}, and it was not {at_other_place}.",
+        'Then {friend} asked, "Have you looked behind the {hiding_place}?"',
+        "And there it was, a little wet, but not broken.",
+        '"You are a good detective," said {name}, and {friend} laughed.',
+    ),
+    (
+        "{time} all the children came to {place} for a race.",
+        "{name} was not fast, and {they} was afraid to be the last.",
+        '"You do not have to win," said {their} {family}. "You only have to run."',
+        "Halfway {friend} fell down and hurt {friend_their} knee.",
+        "{name} stopped, helped {friend_them} up, and they walked to the end together.",
+        "They were the last two, but everyone cheered for them the loudest.",
+    ),
+    (
+        "{time} {name} found an old key {at_place}.",
+        "{They} tried it in every door of the house, but it did not fit.",
+        "Then {they} remembered the little box under {their} bed.",
+        "The key turned, and inside lay {a_colour} {thing} and a note.",
+        'The note said, "For the one who does not give up."',
+        "{name} showed it to {their} {family}, who smiled and said nothing.",
+    ),
+    (
+        "{time} snow fell, and the whole village was white and quiet.",
+        "{name} and {friend} built a big snowman {at_place}.",
+        "They gave it a carrot for a nose and {a_colour} {thing} to hold.",
+        ("When the sun came back, the snowman grew smaller every day.", "At night it looked almost alive."),
+        '"Do not be sad," said {their} {family}. "It will come back next winter."',
+        "So {name} kept the {thing} in a safe place until the next snow.",
+    ),
+    (
+        "{time} a new child came to the school, and {friend_their} name was {friend}.",
+        "{friend} did not say a word and sat alone.",
+        "{name} thought about it all night, and in the morning {they} had an idea.",
+        "{They} took {their} {colour} {thing} to school and put it on the table between them.",
+        '"Would you like to play?" asked {name}, and {friend} nodded.',
+        "From then on they sat together every day.",
+    ),
+    (
+        "{time} the river was so high that it took away the old bridge.",
+        "On the other side stood {a_animal} and could not come home.",
+        '"We need a rope and a boat," said {name}.',
+        "{friend} brought the rope, and {their} {family} brought the boat.",
+        "Slowly they crossed the water and lifted the {animal} in.",
+        "The {animal} was so glad that it followed {name} for the rest of the day.",
+    ),
+    (
+        "{time} {name} wanted to buy {a_colour} {thing}, but {they} had only three coins.",
+        'So {they} went to the {job} and asked, "May I work for you?"',
+        "{They} swept the floor, carried water and never complained.",
+        "After a week the {job} gave {them} ten coins.",
+        ("But then {name} saw that {friend} had no shoes.", "But then {name} saw that {friend} was hungry."),
+        "{They} gave the coins to {friend}, and {they} was happier than with any {thing}.",
+    ),
+)
+
+
+ENDINGS: Sentence = (
+    "That night {name} slept very well.",
+    "{name} was {feeling}, and so was everybody else.",
+    "It was the best day of the whole year.",
+    "And that is the end of the story.",
+)
+
+FABLES: tuple[tuple[Sentence, ...], ...] = (
+    (
+        "The {animal} was hungry.",
+        "It looked for {food} {at_place}, but there was none.",
+        'Then it met the {other_animal}. "I have some {food}," said the {other_animal}.',
+        '"Will you share it with me?" asked the {animal}.',
+        "They sat down and ate together, and both had enough.",
+        "From that day on they shared everything.",
+    ),
+    (
+        "The {animal} and the {other_animal} wanted to know who was faster.",
+        "They ran from {place} to {other_place}.",
+        "The {other_animal} ran ahead, and then it lay down and slept.",
+        "The {animal} was slow, but it did not stop.",
+        "When the {other_animal} woke up, the {animal} was already there.",
+    ),
+    (
+        "The {animal} lived {home}.",
+        "Every evening it looked at the moon and thought it was {a_thing}.",
+        '"I will climb up and get it," said the {animal}.',
+        'It climbed onto the roof, but the moon was still far away. "You can look at it from here," said the {other_animal}.',
+        "So they sat on the roof and looked at the moon all night.",
+    ),
+    (
+        "The {animal} had {a_colour} {thing} and did not want to show it to anyone.",
+        "It hid the {thing} behind a {hiding_place} near {place}.",
+        "But in the night it rained, and in the morning the {thing} was gone.",
+        'The {other_animal} came by and said, "I found this on the road. Is it yours?"',
+        '"Yes," said the {animal}. "Thank you. Now I want to share it with you."',
+    ),
+    (
+        "The {animal} was afraid of the dark.",
+        '"Come with me," said the {other_animal}, and together they went to {place} at night.',
+        "They heard the wind, and they saw a thousand stars.",
+        '"The dark is where the stars live," said the {other_animal}.',
+        "After that the {animal} was not afraid any more.",
+    ),
+    (
+        "The {animal} wanted to sing like the {other_animal}.",
+        "It practised every day {at_place}, but it sounded terrible.",
+        'The {other_animal} said, "Sing as you are. The forest needs more than one voice."',
+        "So they sang together, one high and one low.",
+        "And all the animals came to listen.",
+    ),
+    (
+        "The {animal} found some {food} {at_place} and wanted to keep everything for the winter.",
+        'The {other_animal} laughed. "It is summer! Come and play."',
+        "When the snow came, the {other_animal} had nothing to eat.",
+        'It knocked at the door. "I was foolish," it said.',
+        '"Come in," said the {animal}. "There is enough for two."',
+    ),
+)
