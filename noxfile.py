@@ -7,7 +7,9 @@ All sessions share one environment, because an environment with torch in it cost
 
 import hashlib
 import os
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import nox
@@ -60,14 +62,29 @@ def old_triton(session: nox.Session) -> str:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Run the tests: the core first, then kernels under Triton's interpreter. Arguments replace the selection."""
+    """Run the tests, beside them those of kernels under Triton's interpreter. Arguments replace the selection."""
     if session.posargs:
         run(session, "pytest", *session.posargs)
         return
-    run(session, "pytest", "--ignore=property_tests/ops", "--hypothesis-profile=ci")
-    # The interpreter is chosen when a kernel is defined, so these tests have a process of their own.
-    variables = {"TRITON_INTERPRET": "1", "NANOFN_OLD_TRITON": old_triton(session)}
-    run(session, "pytest", "property_tests/ops", "--hypothesis-profile=ci", **variables)
+    # The interpreter is chosen when a kernel is defined, so these tests have a process of their own; it takes one core.
+    variables = {"TRITON_INTERPRET": "1", "NANOFN_OLD_TRITON": old_triton(session), "OMP_NUM_THREADS": "1"}
+    command = (
+        str(ENVIRONMENT / "bin" / "pytest"),
+        "property_tests/ops",
+        "--hypothesis-profile=ci",
+        "-p",
+        "no:cacheprovider",
+    )
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as said:
+        kernels = subprocess.Popen(command, stdout=said, stderr=said, env=os.environ | VARIABLES | variables, cwd=ROOT)
+        try:
+            run(session, "pytest", "--ignore=property_tests/ops", "--hypothesis-profile=ci")
+        finally:
+            status = kernels.wait()
+            said.seek(0)
+            sys.stdout.write(said.read())
+    if status:
+        session.error("the tests of kernels failed, see above")
 
 
 @nox.session(default=False)
