@@ -163,6 +163,12 @@ def test_an_unknown_engine_option_is_answered_with_ours(option, answer):
         ("tensor_parallel_size", 2),
         ("deterministic", True),
         ("record", "no/such/folder/run.jsonl"),
+        ("record", 5),
+        ("model", 5),
+        ("tokenizer", 5),
+        ("seed", [1]),
+        ("gpu_memory_utilization", "x"),
+        ("enable_prefix_caching", "no"),
     ],
 )
 def test_a_wrong_engine_option_is_refused_by_name(option, value):

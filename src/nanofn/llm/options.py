@@ -92,7 +92,13 @@ class EngineOptions:
                 _require_count(name, getattr(self, name), least)
         _require_choice("dtype", self.dtype, _DTYPES)
         _require_choice("device", self.device, _DEVICES)
-        if not 0 < self.gpu_memory_utilization <= 1:
+        for name in ("model", "tokenizer", "record", "revision"):
+            _require_type(name, getattr(self, name), (str, Path, type(None)), "a path, or None")
+        for name in ("enable_prefix_caching", "enforce_eager", "deterministic"):
+            _require_type(name, getattr(self, name), bool, "True or False")
+        if not (self.seed is None or (type(self.seed) is int)):
+            raise ConfigError(f"seed is {self.seed!r}; it must be an integer, or None")
+        if type(self.gpu_memory_utilization) not in (int, float) or not 0 < self.gpu_memory_utilization <= 1:
             raise ConfigError(
                 f"gpu_memory_utilization is {self.gpu_memory_utilization!r}; it must be above 0 and at most 1"
             )
@@ -133,6 +139,11 @@ def _advice(name: str, known: list[str]) -> str:
 def _require_count(name: str, value: Any, least: int) -> None:
     if type(value) is not int or value < least:
         raise ConfigError(f"{name} is {value!r}; it must be an integer of at least {least}")
+
+
+def _require_type(name: str, value: Any, types: Any, expected: str) -> None:
+    if not isinstance(value, types):
+        raise ConfigError(f"{name} is {value!r}; it must be {expected}")
 
 
 def _require_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
