@@ -30,6 +30,7 @@ from nanofn.policy.quantum import Turns
 from nanofn.policy.ranked import ranked
 from nanofn.policy.shortest_first import expected_tokens_left
 from nanofn.policy.waiting_index import WaitingIndex
+from nanofn.policy.watermark import Watermark
 from nanofn.schedule.view import view
 from nanofn.state.decision import Decision
 from nanofn.state.persistent import sorted_items
@@ -135,7 +136,7 @@ def test_watermark_takes_back_the_starts_that_leave_too_little() -> None:
     assert kept[0] == inner.grants
     assert kept[1] == ((2, 4), (0, 1), (1, 1), (9, 1))
     assert kept[2] == ((0, 1), (1, 1), (9, 1))
-    assert watermark(Always(inner)) == watermark(Always(inner), 1)
+    assert watermark(Always(inner)) == watermark(Always(inner), 1) == Watermark(Always(inner))
     assert watermark(Always(inner)).init == 7
     found = watermark(Always(inner)).decide(7, view(run.state, 0))
     assert found == (8, evolve(inner, grants=kept[1]))
@@ -338,13 +339,13 @@ def test_guaranteed_gives_out_the_memo_of_a_steady_step_if_the_budget_allows() -
 
 def test_prefill_first_prefills_and_keeps_the_decodes_rank() -> None:
     """The rest of a started prompt, then whoever waits; decodes get nothing in such a step and one token in others."""
-    run = work(request(0, 3), request(1, 9), request(2, 5), request(3, 5), max_num_batched_tokens=12)
+    run = work(*[request(number, length) for number, length in enumerate((3, 9, 4, 5, 5))], max_num_batched_tokens=12)
     run.step(grants(0, (1, 4)))
     run.deliver()
-    assert decided(run, prefill_first) == Decision(((1, 5), (2, 5), (3, 2), (0, 0)))
+    assert decided(run, prefill_first) == Decision(((1, 5), (2, 4), (3, 3), (0, 0)))
     run.step(grants(1))
     run.deliver()
-    for number in (2, 3):
+    for number in (2, 3, 4):
         run.abort(number)
     assert decided(run, prefill_first) == Decision(((0, 1), (1, 1)))
 
@@ -358,6 +359,8 @@ def test_prefill_first_shares_the_budget_among_those_it_prefills() -> None:
     run = decoding(3)
     state = evolve(run.state, limits=evolve(run.state.limits, max_num_batched_tokens=2))
     assert prefill_first.decide(None, view(state, 0))[1].grants == ((0, 1), (1, 1), (2, 0))
+    run = work(*[request(number, length) for number, length in enumerate((3, 4, 5, 6))], max_num_batched_tokens=12)
+    assert decided(run, prefill_first).grants == ((0, 3), (1, 4), (2, 5))
 
 
 @pytest.mark.parametrize(("num_blocks", "num_started"), [(8, 2), (7, 2), (6, 1), (5, 1), (4, 0)])
@@ -378,6 +381,19 @@ def test_prefill_first_counts_rows() -> None:
     for number in (1, 2, 3):
         run.arrive(request(number, 3))
     assert decided(run, prefill_first).grants == ((1, 3), (2, 3), (0, 0))
+
+
+def test_quantum_looks_at_the_first_128_that_wait() -> None:
+    """A less served one behind them has to wait for its turn; the last of them has not."""
+    run = work(num_blocks=300, max_num_seqs=140, max_model_len=20)
+    for number in range(130):
+        run.arrive(request(number, 1))
+    run.step(grants(*range(129)))
+    run.deliver()
+    run.step(Decision(preempt=tuple(range(1, 129))))
+    assert turn(run, starts=((0, 0),), num_tokens=1)[1].grants[0] == (1, 1_000)
+    run.abort(5)
+    assert turn(run, starts=((0, 0),), num_tokens=1)[1].grants[0] == (129, 1_000)
 
 
 @pytest.mark.parametrize("policy", [fcfs, prefill_first, priority], ids=["fcfs", "prefill_first", "ranked"])
@@ -415,11 +431,13 @@ def test_fcfs_decodes_up_to_the_budget_and_keeps_the_rank_of_the_rest() -> None:
 
 
 def test_fcfs_spends_the_rest_of_the_budget_in_order() -> None:
-    """A decode, two started prompts, then those that wait; one in a plan's flight that may go no further is left out."""
-    run = work(request(0, 3), request(1, 9), request(2, 9), request(3, 5), max_num_batched_tokens=13)
+    """A decode, two started prompts, then those that wait, until nothing is left."""
+    run = work(
+        *[request(number, length) for number, length in enumerate((3, 9, 6, 2, 5, 5))], max_num_batched_tokens=15
+    )
     run.step(grants(0, (1, 4), (2, 4)))
     run.deliver()
-    assert decided(run, fcfs).grants == ((0, 1), (1, 5), (2, 5), (3, 2))
+    assert decided(run, fcfs).grants == ((0, 1), (1, 5), (2, 2), (3, 2), (4, 5))
 
 
 def test_fcfs_counts_rows() -> None:
@@ -444,6 +462,13 @@ def test_fcfs_and_ranked_as_guaranteed_or_fair_uses_it_keep_a_watermark(num_bloc
     assert decided(run, Fcfs(watermark=count)).grants == expected
     seen = view(run.state, 0)
     assert ranked(seen, (*seen.running, *seen.waiting), watermark=count) == expected
+
+
+def test_a_decode_takes_its_next_block_from_its_watermark() -> None:
+    """One that is about to open a block holds nobody up for it, under `fcfs` and in `ranked`."""
+    run = decoding(1, prompt=4, num_blocks=4, max_model_len=13)
+    run.arrive(request(1, 4))
+    assert decided(run, fcfs).grants == decided(run, priority).grants == ((0, 1), (1, 4))
 
 
 def test_fcfs_and_ranked_as_fair_uses_it_start_anything_where_nothing_runs() -> None:
@@ -561,6 +586,40 @@ def test_fair_keeps_its_watermark_and_looks_at_as_many_as_there_are_rows() -> No
     run = decoding(1, num_blocks=3, max_model_len=12)
     run.arrive(request(1, 4))
     assert decided(run, fair).grants == ((0, 1),)
+
+
+def test_a_waiting_index_looks_at_what_changed_and_at_all_only_if_that_is_much() -> None:
+    """Twice at each of up to 64; beyond that, and without the news, at everybody."""
+    looks = []
+
+    def rank(each):
+        looks.append(each)
+        return 0, each.sequence_id
+
+    run = work()
+    for number in range(300):
+        run.arrive(request(number, 1))
+    index = WaitingIndex().updated(view(run.state, 0), rank)
+    assert len(looks) == 300
+    for count in (1, 64, 65):
+        looks.clear()
+        news = ()
+        for _ in range(count):
+            news += run.arrive(request(run.state.next_sequence_id, 1))
+        index = index.updated(view(run.state, 0, news), rank)
+        assert len(looks) == 2 * count if count < 65 else len(looks) >= 430
+    run.step(grants(3))
+    looks.clear()
+    news = run.arrive(request(1_000, 1)) + run.step(Decision(preempt=(3,))).effects + run.abort(5)
+    assert len(index.updated(view(run.state, 0, news), rank).order) == 430
+    assert len(looks) == 4
+
+
+def test_priority_keeps_an_index_of_those_that_wait() -> None:
+    """A step looks at what changed, not at all that wait; `shortest_first` has keys that change and keeps none."""
+    run = work(request(0, 3), request(1, 3))
+    assert list(priority.decide(priority.init, view(run.state, 0))[0].order.values()) == [0, 1]
+    assert shortest_first.decide(shortest_first.init, view(run.state, 0))[0] == WaitingIndex()
 
 
 @pytest.mark.parametrize("num_changes", [1, 63, 64, 65, 200])

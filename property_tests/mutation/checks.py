@@ -19,7 +19,7 @@ NOT_HERE = ("core/test_seeded_bugs.py", "core/test_random_works.py")
 """Tests that plant bugs themselves, or repeat what `random_works` does."""
 DECISIONS = "core/test_policy_decisions.py"
 OF_POLICIES = ("core/test_view_and_policies.py", "invariants/test_policies.py", "core/test_rule_machine.py")
-OF_INVARIANTS = "invariants/test_what_findings_find.py"
+OF_INVARIANTS = ("invariants/test_what_findings_find.py", "invariants/test_each_finding.py")
 FRESH = "property_tests/core/test_purity_of_transitions.py::test_plans_do_not_depend_on_the_hash_seed"
 """A test in a fresh interpreter, which would see the source as it is."""
 NUM_WORKS, NUM_STATES, NUM_EXAMPLES = 60, 150, 25
@@ -59,7 +59,7 @@ def own_facts(file: str) -> None:
     if file.startswith("policy"):
         _run_tests([TESTS / DECISIONS])
     else:
-        _run_tests([TESTS / OF_INVARIANTS])
+        _run_tests([TESTS / name for name in OF_INVARIANTS])
 
 
 def facts(file: str) -> None:
