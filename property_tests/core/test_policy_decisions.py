@@ -33,6 +33,7 @@ from nanofn.policy.waiting_index import WaitingIndex
 from nanofn.policy.watermark import Watermark
 from nanofn.schedule.view import view
 from nanofn.state.decision import Decision
+from nanofn.state.events import StopStringMatched
 from nanofn.state.persistent import sorted_items
 
 
@@ -385,14 +386,12 @@ def test_prefill_first_counts_rows() -> None:
 
 def test_quantum_looks_at_the_first_128_that_wait() -> None:
     """A less served one behind them has to wait for its turn; the last of them has not."""
-    run = work(num_blocks=300, max_num_seqs=140, max_model_len=20)
-    for number in range(130):
-        run.arrive(request(number, 1))
+    run = work(request(0, 1), request(1, 1, n=128), request(2, 1), num_blocks=300, max_num_seqs=140, max_model_len=20)
     run.step(grants(*range(129)))
     run.deliver()
     run.step(Decision(preempt=tuple(range(1, 129))))
     assert turn(run, starts=((0, 0),), num_tokens=1)[1].grants[0] == (1, 1_000)
-    run.abort(5)
+    run.apply(StopStringMatched(5, 1))
     assert turn(run, starts=((0, 0),), num_tokens=1)[1].grants[0] == (129, 1_000)
 
 
@@ -596,21 +595,17 @@ def test_a_waiting_index_looks_at_what_changed_and_at_all_only_if_that_is_much()
         looks.append(each)
         return 0, each.sequence_id
 
-    run = work()
-    for number in range(300):
-        run.arrive(request(number, 1))
+    run = work(request(0, 1, n=300))
     index = WaitingIndex().updated(view(run.state, 0), rank)
     assert len(looks) == 300
     for count in (1, 64, 65):
         looks.clear()
-        news = ()
-        for _ in range(count):
-            news += run.arrive(request(run.state.next_sequence_id, 1))
+        news = run.arrive(request(count, 1, n=count))
         index = index.updated(view(run.state, 0, news), rank)
         assert len(looks) == 2 * count if count < 65 else len(looks) >= 430
     run.step(grants(3))
     looks.clear()
-    news = run.arrive(request(1_000, 1)) + run.step(Decision(preempt=(3,))).effects + run.abort(5)
+    news = run.arrive(request(1_000, 1)) + run.step(Decision(preempt=(3,))).effects + run.abort(1)
     assert len(index.updated(view(run.state, 0, news), rank).order) == 430
     assert len(looks) == 4
 

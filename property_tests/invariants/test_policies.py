@@ -145,7 +145,8 @@ def test_nobody_starves_while_others_keep_coming(name: str) -> None:
     """live2: in the graph of all states of a small scope no cycle of steps keeps a sequence alive; in two others, one does."""
     policy, _ = FAIR_ORDER[name]
     verdict = study(policy, SCOPE)
-    assert verdict.is_complete and verdict.num_states > 50
+    assert verdict.is_complete
+    assert verdict.num_states > 50
     assert (verdict.livelock, verdict.starvation) == (None, None)
 
 
