@@ -106,14 +106,14 @@ def test_patience_puts_those_first_that_are_late_by_age() -> None:
     assert decided(run, patience(Always(inner), 2)) == Decision((*late, (2, 1)), victims=(2, 3, 1, 0), preempt=(2,))
 
 
-def test_patience_and_put_first_look_at_as_many_that_wait_as_there_are_rows() -> None:
+def test_patience_looks_at_as_many_that_wait_as_there_are_rows() -> None:
     """With two rows the third that waits is not looked at."""
     run = work(*[request(number, 3) for number in range(4)], max_num_seqs=2)
     run.step(Decision())
     assert decided(run, patience(Always(Decision()), 1)).grants == ((0, 1_000), (1, 1_000))
 
 
-def test_put_first_for_patience_and_leader_keeps_the_rest_of_a_decision() -> None:
+def test_put_first_keeps_the_rest_of_a_decision() -> None:
     """The chosen rank first and yield last, are neither preempted nor shed; the others keep grants, order and fate."""
     run = decoding(4)
     run.arrive(request(4, 3))
@@ -255,7 +255,7 @@ def test_shortest_first_passes_over_what_does_not_fit() -> None:
     assert decision == Decision(((0, 1), (2, 2)), victims=(0,), skip_blocked=True)
 
 
-def test_by_key_orders_grants_and_victims_for_priority_and_shortest() -> None:
+def test_by_key_orders_grants_and_victims() -> None:
     """By key and then by age, those that run and those that wait in one order; the last in rank yields first."""
     key = {0: 2, 1: 1, 2: 1, 3: 0, 4: 2, 5: 1}
     run = decoding(3)
@@ -395,7 +395,7 @@ def test_quantum_looks_at_the_first_128_that_wait() -> None:
     assert turn(run, starts=((0, 0),), num_tokens=1)[1].grants[0] == (129, 1_000)
 
 
-@pytest.mark.parametrize("policy", [fcfs, prefill_first, priority], ids=["fcfs", "prefill_first", "ranked"])
+@pytest.mark.parametrize("policy", [fcfs, prefill_first, priority], ids=["fcfs", "prefill_first", "priority"])
 def test_who_shares_a_prefix_waits_for_it_and_others_pass(policy) -> None:
     """While it is about to be computed in this step, is computed in part, or is in flight; then it is a hit."""
     shared = [5] * 9
@@ -447,17 +447,17 @@ def test_fcfs_counts_rows() -> None:
     assert decided(run, fcfs).grants == ((0, 1), (1, 3), (2, 3))
 
 
-@pytest.mark.parametrize("count", [0, 1, 2])
+@pytest.mark.parametrize(("left", "count"), [(2, 0), (4, 1), (2, 1), (4, 2)])
 @pytest.mark.parametrize("num_blocks", range(5, 16))
-def test_fcfs_and_ranked_as_guaranteed_or_fair_uses_it_keep_a_watermark(num_blocks: int, count: int) -> None:
+def test_fcfs_and_ranked_keep_a_watermark(num_blocks: int, left: int, count: int) -> None:
     """Two run with a block each, one of them with a block of its prompt to come; starts need a block and the watermark."""
-    run = work(request(0, 3), request(1, 8), num_blocks=num_blocks, max_model_len=20)
+    run = work(request(0, 3), request(1, 4 + left), num_blocks=num_blocks, max_model_len=20)
     run.step(grants(0, (1, 4)))
     run.deliver()
     for number in (2, 3, 4):
         run.arrive(request(number, 4))
     num_spare = num_blocks - 3 - 2 * count
-    expected = ((0, 1), (1, 4), *[(key, 4) for key in (2, 3, 4)][: max(num_spare // (1 + count), 0)])
+    expected = ((0, 1), (1, left), *[(key, 4) for key in (2, 3, 4)][: max(num_spare // (1 + count), 0)])
     assert decided(run, Fcfs(watermark=count)).grants == expected
     seen = view(run.state, 0)
     assert ranked(seen, (*seen.running, *seen.waiting), watermark=count) == expected
@@ -470,14 +470,14 @@ def test_a_decode_takes_its_next_block_from_its_watermark() -> None:
     assert decided(run, fcfs).grants == decided(run, priority).grants == ((0, 1), (1, 4))
 
 
-def test_fcfs_and_ranked_as_fair_uses_it_start_anything_where_nothing_runs() -> None:
+def test_fcfs_and_ranked_start_anything_where_nothing_runs() -> None:
     """A prompt that leaves no watermark; the one behind it waits, since then something runs."""
     run = work(request(0, 15), request(1, 3), num_blocks=4, max_model_len=16)
     seen = view(run.state, 0)
     assert decided(run, fcfs).grants == ranked(seen, seen.waiting, watermark=1) == ((0, 15),)
 
 
-def test_ranked_as_priority_or_guaranteed_uses_it_leaves_a_token_to_each_decode_behind_a_prefill() -> None:
+def test_ranked_leaves_a_token_to_each_decode_behind_a_prefill() -> None:
     """A prompt ahead of two decodes gets all but two tokens; a decode ahead of it needs none left."""
     run = decoding(2)
     run.arrive(request(2, 20))
@@ -491,7 +491,7 @@ def test_ranked_as_priority_or_guaranteed_uses_it_leaves_a_token_to_each_decode_
     assert ranked(seen, (zero, one, two)) == ((0, 1), (1, 1))
 
 
-def test_ranked_as_priority_or_guaranteed_uses_it_skips_what_does_not_fit_only_if_asked() -> None:
+def test_ranked_skips_what_does_not_fit_only_if_asked() -> None:
     """One too long, one that a plan in flight names, and rows that are all taken end the admission otherwise."""
     run = decoding(1, num_blocks=6, max_model_len=20)
     run.arrive(request(1, 18))
@@ -617,8 +617,8 @@ def test_priority_keeps_an_index_of_those_that_wait() -> None:
     assert shortest_first.decide(shortest_first.init, view(run.state, 0))[0] == WaitingIndex()
 
 
-@pytest.mark.parametrize("num_changes", [1, 63, 64, 65, 200])
-def test_a_waiting_index_of_priority_or_fair_follows_the_news(num_changes: int) -> None:
+@pytest.mark.parametrize("num_changes", [1, 20, 70])
+def test_a_waiting_index_follows_the_news(num_changes: int) -> None:
     """However many changes there are, it is the index built anew; without its news it is built anew as well."""
     random = Random(num_changes)
     run = work(num_blocks=500, max_num_seqs=300, max_num_batched_tokens=10_000, max_model_len=40)

@@ -5,6 +5,7 @@ import ast
 import pytest
 
 from core.seeding import SOURCE, Bug
+from mutation.checks import explorations
 from mutation.mutants import all_mutants, mutants
 from mutation.run import FOLDERS, SURVIVED, equivalents, place_in_sample, verdicts
 
@@ -90,5 +91,5 @@ def test_a_mutant_dies_and_the_source_lives() -> None:
     """One that leaks a row, beside none."""
     name = "schedule/finish.py finish: rows = (*rows, sequence.row) -> nothing"
     leak = next(each for each in all_mutants(SOURCE, "schedule") if each.name == name)
-    none = Bug("none", "config.py", "@frozen", "@frozen")
-    assert dict(verdicts([none, leak], num_checks=1)) == {none: SURVIVED, leak: "explorations"}
+    none = Bug("none", "state/invariants.py", "@frozen", "@frozen")
+    assert dict(verdicts([none, leak], (explorations,))) == {none: SURVIVED, leak: "explorations"}
