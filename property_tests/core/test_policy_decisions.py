@@ -115,16 +115,16 @@ def test_patience_looks_at_as_many_that_wait_as_there_are_rows() -> None:
 
 def test_put_first_keeps_the_rest_of_a_decision() -> None:
     """The chosen rank first and yield last, are neither preempted nor shed; the others keep grants, order and fate."""
-    run = decoding(4)
-    run.arrive(request(4, 3))
+    run = decoding(5)
+    run.arrive(request(5, 3))
     seen = view(run.state, 0)
-    chosen = [seen.running.get(1), seen.waiting.get(4)]
-    wish = Decision(((2, 5), (4, 1)), preempt=(1, 3), shed=(1, 2), skip_blocked=True, wake_us=9)
-    expected = Decision(
-        ((1, 1_000), (4, 1_000), (2, 5)), preempt=(3,), victims=(2, 3, 0, 4, 1), shed=(2,), wake_us=9
-    )  # fmt: skip
-    assert put_first(seen, wish, chosen) == expected
-    assert put_first(seen, evolve(wish, victims=(3, 1, 3, 9, 0)), chosen).victims == (3, 0, 2, 4, 1)
+    chosen = [seen.running.get(1), seen.waiting.get(5)]
+    wish = Decision(((2, 1), (0, 7), (5, 9)), preempt=(1, 3), shed=(1, 2), skip_blocked=True, wake_us=9)
+    ranks = ((1, 1_000), (5, 1_000), (2, 1), (0, 7))
+    assert put_first(seen, wish, chosen) == Decision(
+        ranks, preempt=(3,), victims=(0, 2, 4, 3, 5, 1), shed=(2,), wake_us=9
+    )
+    assert put_first(seen, evolve(wish, victims=(3, 1, 3, 9, 0)), chosen).victims == (3, 0, 4, 2, 5, 1)
 
 
 def test_watermark_takes_back_the_starts_that_leave_too_little() -> None:
@@ -351,6 +351,16 @@ def test_prefill_first_prefills_and_keeps_the_decodes_rank() -> None:
     assert decided(run, prefill_first) == Decision(((0, 1), (1, 1)))
 
 
+def test_two_tokens_left_are_a_prefill_for_fcfs_prefill_first_and_ranked() -> None:
+    """They go before or after the decodes, not among them."""
+    run = work(request(0, 3), request(1, 6))
+    run.step(grants(0, (1, 4)))
+    run.deliver()
+    assert decided(run, prefill_first).grants == ((1, 2), (0, 0))
+    assert decided(run, fcfs).grants == ((0, 1), (1, 2))
+    assert Fcfs() == fcfs == Fcfs(watermark=1)
+
+
 def test_prefill_first_shares_the_budget_among_those_it_prefills() -> None:
     """Two started prompts of 5 and 9 tokens left; decodes beyond a budget keep their rank only."""
     run = work(request(0, 9), request(1, 13), max_num_batched_tokens=8)
@@ -567,6 +577,15 @@ def test_fair_serves_the_client_first_that_has_got_least() -> None:
     assert service.floor == 3
 
 
+def test_fair_serves_the_very_first_of_a_client_without_a_name() -> None:
+    """Sequence 0 of client "", alone and before others."""
+    run = work(request(0, 3, client=""))
+    assert decided(run, fair).grants == ((0, 3),)
+    run.arrive(request(1, 3, client=""))
+    run.arrive(request(2, 3, client="a"))
+    assert decided(run, fair).grants == ((0, 3), (2, 3), (1, 3))
+
+
 def test_fair_gives_no_credit_for_having_been_away() -> None:
     """A client that comes back starts from the least charge of those that had work."""
     run, policy, service = charged("a", "b")
@@ -585,6 +604,13 @@ def test_fair_keeps_its_watermark_and_looks_at_as_many_as_there_are_rows() -> No
     run = decoding(1, num_blocks=3, max_model_len=12)
     run.arrive(request(1, 4))
     assert decided(run, fair).grants == ((0, 1),)
+    run = decoding(1, num_blocks=4, max_model_len=12)
+    run.arrive(request(1, 4))
+    assert decided(run, fair).grants == ((0, 1), (1, 4))
+    run = work(*[request(number, 3) for number in range(4)], max_num_seqs=2)
+    service, decision = fair.decide(fair.init, view(run.state, 0))
+    assert decision.grants == ((0, 3), (1, 3))
+    assert list(service.waiting.order.values()) == [0, 1, 2, 3]
 
 
 def test_a_waiting_index_looks_at_what_changed_and_at_all_only_if_that_is_much() -> None:

@@ -251,6 +251,18 @@ def test_blocks_that_are_shared_or_published_are_not_written() -> None:
     assert "are written twice in a step" in told(before, event, twice, *step_plan.effects, Launched(side_by_side))
 
 
+def test_one_published_block_of_several_that_an_entry_writes_is_told() -> None:
+    """The first of three; the others are the sequence's own."""
+    run = work(request(0, 9))
+    before = run.state
+    step_plan = run.step(grants(0))
+    published = with_holders(
+        run.state, run.state.prefix_index.holders.set(b"x" * 16, (run.state.running[0].block_table[0],))
+    )
+    effects = (*step_plan.effects, Launched(step_plan))
+    assert "writes a shared or published block" in told(before, run.log[-1], published, *effects)
+
+
 def column_items(entries):
     """Names and columns of a plan's entries."""
     names = ("sequence_id", "epoch", "row", "first_position", "num_tokens", "samples")
@@ -279,6 +291,7 @@ def test_what_a_transition_says_wrongly_is_told_in_its_words() -> None:
     )
     gone = evolve(state, waiting=state.waiting.discard(3), by_request=state.by_request.set(1, (2,)))
     ended = Finished(3, "abort", None, 0)
+    assert "counted 3" in told(state, aborted, FAULTS["counted 3"](state))
     assert told(state, aborted, gone) == "sequences [3] left, [] were said to"
     assert told(state, aborted, gone, ended, ended) == "sequences [3] left, [3, 3] were said to"
     assert told(gone, aborted, state) == "sequences [3] came from nowhere"

@@ -17,7 +17,7 @@ MANY_FACTS = (
 """Tests that take seconds. The other files take milliseconds for each test."""
 NOT_HERE = ("core/test_seeded_bugs.py", "core/test_random_works.py")
 """Tests that plant bugs themselves, or repeat what `random_works` does."""
-DECISIONS = ("core/test_policy_decisions.py",)
+DECISIONS = "core/test_policy_decisions.py"
 OF_POLICIES = ("core/test_view_and_policies.py", "invariants/test_policies.py", "core/test_rule_machine.py")
 OF_INVARIANTS = ("invariants/test_what_findings_find.py", "invariants/test_each_finding.py")
 FRESH = "property_tests/core/test_purity_of_transitions.py::test_plans_do_not_depend_on_the_hash_seed"
@@ -55,8 +55,11 @@ def random_works(file: str) -> None:
 
 
 def own_facts(file: str) -> None:
-    """Run what was written about single decisions of policies, or about single findings."""
-    _run_tests([TESTS / name for name in (OF_INVARIANTS if "invariants" in file else DECISIONS)])
+    """Run what was written about the file: of a policy the tests with its name, of the invariants what they find."""
+    if "invariants" in file:
+        _run_tests([TESTS / name for name in OF_INVARIANTS])
+    else:
+        _run_tests([TESTS / DECISIONS], "-k", Path(file).stem)
 
 
 def facts(file: str) -> None:
@@ -75,7 +78,7 @@ def many_facts(file: str) -> None:
 def checks_of(file: str) -> tuple[Callable[[str], None], ...]:
     """The checks that a file's mutants meet, in order: those first that find most in the least time."""
     if file.startswith("policy"):
-        return own_facts, many_facts, facts
+        return own_facts, facts, many_facts
     if "invariants" in file:
         return explorations, own_facts, random_works, facts, many_facts
     return explorations, random_works, facts, many_facts
