@@ -143,6 +143,14 @@ def test_watermark_takes_back_the_starts_that_leave_too_little() -> None:
     assert found == (8, evolve(inner, grants=kept[1]))
 
 
+@pytest.mark.parametrize(("num_blocks", "num_granted"), [(3, 1), (4, 2)])
+def test_watermark_may_be_used_up_to_the_last_block(num_blocks: int, num_granted: int) -> None:
+    """One runs; a start takes one block, and one stays free for each: four in all."""
+    run = decoding(1, num_blocks=num_blocks, max_model_len=12)
+    run.arrive(request(1, 4))
+    assert len(decided(run, watermark(Always(Decision(((0, 1), (1, 4)))))).grants) == num_granted
+
+
 def test_watermark_closes_after_the_first_start_that_it_takes_back() -> None:
     """A shorter one behind it would fit, and waits all the same."""
     run = decoding(1, num_blocks=6, max_model_len=20)

@@ -247,6 +247,7 @@ def test_blocks_that_are_shared_or_published_are_not_written() -> None:
     published = after.prefix_index.holders.set(b"x" * 16, (written,))
     assert words in told(before, event, with_holders(after, published), *effects)
     twice = changed(after, 1, block_table=after.running[0].block_table)
+    assert "written twice" not in told(before, event, twice, *effects)  # two places of one block
     side_by_side = with_entries(step_plan, first_position=(8, 11, 11))
     assert "are written twice in a step" in told(before, event, twice, *step_plan.effects, Launched(side_by_side))
 
