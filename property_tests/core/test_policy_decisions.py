@@ -21,6 +21,7 @@ from nanofn.policy import (
     shortest_first,
     watermark,
 )
+from nanofn.policy.by_key import ByKey
 from nanofn.policy.fair import Fair
 from nanofn.policy.fcfs import Fcfs
 from nanofn.policy.guaranteed import most_blocks
@@ -287,6 +288,23 @@ def test_by_key_keeps_the_watermark_it_is_given() -> None:
     assert len(decided(run, priority).grants) == 2
 
 
+def test_by_key_tells_the_core_whether_it_skips() -> None:
+    """As it is asked to, and not by itself."""
+    run = decoding(1, prompt=9, num_blocks=8, max_model_len=30)
+    run.arrive(request(1, 20))
+    run.arrive(request(2, 2))
+    assert decided(run, by_key(key_of, skip_blocked=True)) == Decision(
+        ((0, 1), (2, 2)), victims=(0,), skip_blocked=True
+    )
+    assert decided(run, by_key(key_of)) == Decision(((0, 1),), victims=(0,))
+    assert by_key(key_of) == ByKey(key_of) == ByKey(key_of, is_fixed=False, watermark=1, skip_blocked=False)
+
+
+def key_of(each):
+    """Everybody is as good as everybody else."""
+    return each.n
+
+
 def test_longest_prefix_starts_whoever_finds_most() -> None:
     """Within the horizon; of two that find as much the older one."""
     run = work(request(0, [5] * 9, 1))
@@ -348,7 +366,11 @@ def test_guaranteed_gives_out_the_memo_of_a_steady_step_if_the_budget_allows() -
 
 def test_prefill_first_prefills_and_keeps_the_decodes_rank() -> None:
     """The rest of a started prompt, then whoever waits; decodes get nothing in such a step and one token in others."""
-    run = work(*[request(number, length) for number, length in enumerate((3, 9, 4, 5, 5))], max_num_batched_tokens=12)
+    run = work(
+        *[request(number, length) for number, length in enumerate((3, 9, 4, 5, 5))],
+        num_blocks=64,
+        max_num_batched_tokens=12,
+    )
     run.step(grants(0, (1, 4)))
     run.deliver()
     assert decided(run, prefill_first) == Decision(((1, 5), (2, 4), (3, 3), (0, 0)))
@@ -371,14 +393,22 @@ def test_two_tokens_left_are_a_prefill_for_fcfs_prefill_first_and_ranked() -> No
 
 def test_prefill_first_shares_the_budget_among_those_it_prefills() -> None:
     """Two started prompts of 5 and 9 tokens left; decodes beyond a budget keep their rank only."""
-    run = work(request(0, 9), request(1, 13), max_num_batched_tokens=8)
+    run = work(request(0, 9), request(1, 13), num_blocks=64, max_num_batched_tokens=8)
     run.step(grants((0, 4), (1, 4)))
     run.deliver()
     assert decided(run, prefill_first).grants == ((0, 5), (1, 3))
+    run = work(request(0, 9), request(1, 6), request(2, 5), num_blocks=64, max_num_batched_tokens=9)
+    run.step(grants((0, 4), (1, 4)))
+    run.deliver()
+    assert decided(run, prefill_first).grants == ((0, 5), (1, 2), (2, 2))
     run = decoding(3)
-    state = evolve(run.state, limits=evolve(run.state.limits, max_num_batched_tokens=2))
+    state = evolve(run.state, limits=evolve(run.state.limits, num_blocks=64, max_num_batched_tokens=2))
     assert prefill_first.decide(None, view(state, 0))[1].grants == ((0, 1), (1, 1), (2, 0))
-    run = work(*[request(number, length) for number, length in enumerate((3, 4, 5, 6))], max_num_batched_tokens=12)
+    run = work(
+        *[request(number, length) for number, length in enumerate((3, 4, 5, 6))],
+        num_blocks=64,
+        max_num_batched_tokens=12,
+    )
     assert decided(run, prefill_first).grants == ((0, 3), (1, 4), (2, 5))
 
 
@@ -450,7 +480,9 @@ def test_fcfs_decodes_up_to_the_budget_and_keeps_the_rank_of_the_rest() -> None:
 def test_fcfs_spends_the_rest_of_the_budget_in_order() -> None:
     """A decode, two started prompts, then those that wait, until nothing is left."""
     run = work(
-        *[request(number, length) for number, length in enumerate((3, 9, 6, 2, 5, 5))], max_num_batched_tokens=15
+        *[request(number, length) for number, length in enumerate((3, 9, 6, 2, 5, 5))],
+        num_blocks=64,
+        max_num_batched_tokens=15,
     )
     run.step(grants(0, (1, 4), (2, 4)))
     run.deliver()
