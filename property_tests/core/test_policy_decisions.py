@@ -22,7 +22,7 @@ from nanofn.policy import (
     watermark,
 )
 from nanofn.policy.by_key import ByKey
-from nanofn.policy.fair import Fair
+from nanofn.policy.fair import Fair, Service
 from nanofn.policy.fcfs import Fcfs
 from nanofn.policy.guaranteed import most_blocks
 from nanofn.policy.longest_prefix import LongestPrefix
@@ -34,6 +34,7 @@ from nanofn.policy.waiting_index import WaitingIndex
 from nanofn.policy.watermark import Watermark
 from nanofn.schedule.view import view
 from nanofn.state.decision import Decision
+from nanofn.state.effects import Started
 from nanofn.state.events import StopStringMatched
 from nanofn.state.persistent import sorted_items
 
@@ -158,6 +159,14 @@ def test_watermark_closes_after_the_first_start_that_it_takes_back() -> None:
     run.arrive(request(1, 14))
     run.arrive(request(2, 3))
     assert decided(run, watermark(Always(Decision(((0, 1), (1, 14), (2, 3)))))).grants == ((0, 1),)
+
+
+def test_watermark_holds_after_a_start() -> None:
+    """One runs and one starts; a long one behind them that would leave too little does not."""
+    run = decoding(1, num_blocks=6, max_model_len=20)
+    run.arrive(request(1, 3))
+    run.arrive(request(2, 14))
+    assert decided(run, watermark(Always(Decision(((0, 1), (1, 3), (2, 14)))))).grants == ((0, 1), (1, 3))
 
 
 def test_watermark_lets_anything_start_where_nothing_runs() -> None:
@@ -361,7 +370,9 @@ def test_guaranteed_gives_out_the_memo_of_a_steady_step_if_the_budget_allows() -
     assert decided(run, guaranteed).grants is view(run.state, 0).running.decodes
     for budget, granted in ((3, 3), (2, 2)):
         state = evolve(run.state, limits=evolve(run.state.limits, max_num_batched_tokens=budget))
-        assert len(guaranteed.decide(None, view(state, 0))[1].grants) == granted
+        wish = guaranteed.decide(None, view(state, 0))[1].grants
+        assert len(wish) == granted
+        assert (wish is view(state, 0).running.decodes) == (budget == 3)
 
 
 def test_prefill_first_prefills_and_keeps_the_decodes_rank() -> None:
@@ -539,6 +550,9 @@ def test_ranked_leaves_a_token_to_each_decode_behind_a_prefill() -> None:
     assert ranked(seen, (zero, one, two)) == ((0, 1), (1, 1), (2, 7))
     seen = view(evolve(run.state, limits=evolve(run.state.limits, max_num_batched_tokens=2)), 0)
     assert ranked(seen, (zero, one, two)) == ((0, 1), (1, 1))
+    state = decoding(3).state
+    seen = view(evolve(state, limits=evolve(state.limits, max_num_batched_tokens=2)), 0)
+    assert ranked(seen, seen.running) == ((0, 1), (1, 1))
 
 
 def test_ranked_skips_what_does_not_fit_only_if_asked() -> None:
@@ -617,6 +631,21 @@ def test_fair_serves_the_client_first_that_has_got_least() -> None:
     assert service.floor == 3
 
 
+def test_fair_charges_nothing_where_more_was_cached_than_the_prompt() -> None:
+    """A sequence that starts again may find its own output tokens too."""
+    run = decoding(1)
+    service, _ = fair.decide(fair.init, view(run.state, 0, (Started(0, 8),)))
+    assert service.received.get(run.state.running[0].request.client) == 0
+
+
+def test_fair_counts_a_start_by_its_weight() -> None:
+    """A prompt of three tokens at three each is more than the five that the other client has got."""
+    run = work(request(0, 3, client="a"), request(1, 3, client="a"), request(2, 3, client="b"))
+    service = Service(received=Service().received.set("b", 5))
+    _, decision = Fair(3, 1).decide(service, view(run.state, 0))
+    assert [key for key, _ in decision.grants] == [0, 2, 1]
+
+
 def test_fair_serves_the_very_first_of_a_client_without_a_name() -> None:
     """Sequence 0 of client "", alone and before others."""
     run = work(request(0, 3, client=""))
@@ -668,7 +697,7 @@ def test_a_waiting_index_looks_at_what_changed_and_at_all_only_if_that_is_much()
         looks.clear()
         news = run.arrive(request(count, 1, n=count))
         index = index.updated(view(run.state, 0, news), rank)
-        assert len(looks) == 2 * count if count < 65 else len(looks) >= 430
+        assert len(looks) == 2 * min(count, 64) + (430 if count == 65 else 0)
     run.step(grants(3))
     looks.clear()
     news = run.arrive(request(1_000, 1)) + run.step(Decision(preempt=(3,))).effects + run.abort(1)

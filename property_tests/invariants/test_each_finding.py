@@ -114,6 +114,8 @@ def test_findings_come_in_the_order_of_blocks() -> None:
     turned = changed(state, 0, block_table=type(table)().extend((second, first, table[2])))
     told = [finding.detail for finding in violations(turned) if finding.detail.endswith("counted 5")]
     assert [detail.split()[1] for detail in told] == [str(each) for each in sorted((first, second))]
+    told = [finding.detail for finding in violations(turned) if finding.detail.endswith("have its prefix")]
+    assert [detail.split()[1] for detail in told] == [str(each) for each in sorted((first, second))]
 
 
 def test_limits_of_length_are_the_requests_and_the_models() -> None:
