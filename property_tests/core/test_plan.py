@@ -256,6 +256,12 @@ def test_nobody_is_preempted_while_free_blocks_suffice() -> None:
     assert step_plan.effects == ()
 
 
+def test_an_engine_that_has_seen_nothing_counts_from_nought() -> None:
+    """Its first sequence, plan, row and step."""
+    state = initial_state(limits())
+    assert (state.next_sequence_id, state.next_plan_id, state.num_steps, state.rows[-1]) == (0, 0, 0, 0)
+
+
 def test_a_victim_that_frees_nothing_is_passed_over() -> None:
     """All its blocks are shared, so its preemption would cost and not help."""
     run = work(request(0, 5, max_tokens=2), num_blocks=4, max_model_len=17)

@@ -38,8 +38,10 @@ def test_a_view_shows_running_in_admission_order_and_waiting_in_arrival_order() 
     assert (seen.running.get(0), seen.waiting.get(3).sequence_id, seen.num_waiting) == (None, 3, 2)
     assert (seen.running.num_remaining_tokens, seen.waiting.num_remaining_tokens) == ((1, 1), (4, 3))
     assert (seen.running.decodes, seen.waiting.decodes) == (((2, 1), (1, 1)), None)
-    with pytest.raises(IndexError):
-        seen.waiting[2]
+    assert (seen.running[-2].sequence_id, seen.waiting[-2].sequence_id, seen.waiting[-1].sequence_id) == (2, 0, 3)
+    for place in (2, -3):
+        with pytest.raises(IndexError):
+            seen.waiting[place]
 
 
 def test_a_sequence_view_tells_the_callers_facts() -> None:

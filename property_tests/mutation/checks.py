@@ -10,7 +10,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 FOLDERS = ("core", "scenarios", "invariants")
 MANY_FACTS = (
-    "core/test_plan.py", "core/test_phases.py", "core/test_purity_of_transitions.py", "core/test_special_paths.py",
+    "core/test_phases.py", "core/test_purity_of_transitions.py", "core/test_special_paths.py",
     "core/test_view_and_policies.py", "core/test_same_outputs.py", "core/test_rule_machine.py",
     "invariants/test_blocks_and_cache.py", "invariants/test_metamorphic.py", "invariants/test_policies.py",
 )  # fmt: skip
