@@ -87,6 +87,16 @@ def test_one_token_left_is_no_prefill() -> None:
     assert (view(run.state, 0).running[0].num_remaining_tokens, view(run.state, 0).running[0].is_prefill) == (1, False)
 
 
+def test_nothing_is_left_for_one_that_awaits_its_last_result() -> None:
+    """Its record, its view and its prospect say so."""
+    run = work(request(0, 3, max_tokens=1), request(1, 3, plans_ahead=False))
+    run.step(grants(0, 1))
+    for place in (0, 1):
+        seen = view(run.state, 0).running[place]
+        assert run.state.running[place].num_remaining_tokens == seen.num_remaining_tokens == 0
+        assert seen.prospect().num_tokens == 0
+
+
 def test_a_prospect_tells_what_a_grant_would_do() -> None:
     """A waiting sequence with two cached blocks of three; a running one with a chunk of its prompt computed."""
     run = work(request(0, [5] * 13), request(1, [5] * 9 + [6] * 4))
