@@ -282,6 +282,20 @@ def test_decodes_wait_for_their_last_result() -> None:
     assert planned(run.step(grants((0, 1), (1, 1)))) == {0: (4, 1)}
 
 
+def test_of_three_victims_the_one_that_frees_nothing_stays() -> None:
+    """Two blocks are missing; sequence 0 holds one that 1 holds as well, 2 and 3 have one each of their own."""
+    prompts = ([5] * 9, [5] * 9, 3, 3, 9)
+    run = work(*[request(*pair) for pair in enumerate(prompts)], num_blocks=5, max_model_len=20)
+    run.step(grants((0, 4)))
+    run.deliver()
+    run.step(grants((1, 1), 2, 3, (4, 4)))
+    run.deliver()
+    assert run.state.pool.num_free == 0
+    step_plan = run.step(grants(4, victims=(2, 0, 3)))
+    assert [effect.sequence_id for effect in step_plan.effects if isinstance(effect, Preempted)] == [2, 3]
+    assert planned(step_plan) == {4: (4, 5)}
+
+
 def test_an_engine_that_has_seen_nothing_counts_from_nought() -> None:
     """Its first sequence, plan, row and step."""
     state = initial_state(limits())

@@ -56,6 +56,7 @@ def test_a_small_function_has_these_mutants() -> None:
         "for one in zip(a, b, strict=True):\n    'Text.'",
         "def f(a):\n    b = g(a, 'text')\n    return b",
         "class A:\n    b: tuple[int, ...]\n    '''Text.'''",
+        "def f(a):\n    a: int",
         "T = TypeVar('T', bound=1)",
         "def f():\n    yield f'{1 + 1}'",
         "@overload\ndef f():\n    return 1 + 1",
