@@ -198,3 +198,13 @@ def test_aborting_everything_at_any_point_leaves_an_empty_engine() -> None:
         run.abort(50)
         assert not run.live_ids
         assert run.state.pool.num_free == run.state.limits.num_blocks
+
+
+def test_the_failure_of_a_plan_that_is_not_in_flight_changes_nothing() -> None:
+    """One that has its result, while a later one flies; and one that was never made."""
+    run = work(request(0, 3), request(1, 3))
+    run.step(grants(0))
+    run.deliver()
+    run.step(grants(0, 1))
+    for plan_id in (0, 7):
+        assert fail(run.state, plan_id) == (run.state, ())

@@ -256,6 +256,52 @@ def test_nobody_is_preempted_while_free_blocks_suffice() -> None:
     assert step_plan.effects == ()
 
 
+def test_a_decode_that_is_granted_nothing_gets_nothing() -> None:
+    """Among others that are granted their token, first, in the middle and last."""
+    for left_out in (0, 1, 2):
+        run = work(*[request(number, 3) for number in range(3)])
+        run.step(grants(0, 1, 2))
+        run.deliver()
+        wish = grants(*[(number, int(number != left_out)) for number in range(3)])
+        assert planned(run.step(wish)) == {number: (3, 1) for number in range(3) if number != left_out}
+
+
+def test_decodes_wait_for_their_last_result() -> None:
+    """Granted together, again and again, with more plans in flight than tokens are left; the next result changes nothing."""
+    run = work(request(0, 3, max_tokens=3), request(1, 3, max_tokens=4))
+    run.step(grants(0, 1))
+    run.deliver()
+    for position in (3, 4):
+        assert planned(run.step(grants((0, 1), (1, 1)))) == {0: (position, 1), 1: (position, 1)}
+    assert planned(run.step(grants((0, 1), (1, 1)))) == {1: (5, 1)}
+    assert planned(run.step(grants((0, 1), (1, 1)))) == {}
+    run = work(request(0, 3), request(1, 3, plans_ahead=False))
+    run.step(grants(0, 1))
+    run.deliver()
+    assert planned(run.step(grants((0, 1), (1, 1)))) == {0: (3, 1), 1: (3, 1)}
+    assert planned(run.step(grants((0, 1), (1, 1)))) == {0: (4, 1)}
+
+
+def test_of_three_victims_the_one_that_frees_nothing_stays() -> None:
+    """Two blocks are missing; sequence 0 holds one that 1 holds as well, 2 and 3 have one each of their own."""
+    prompts = ([5] * 9, [5] * 9, 3, 3, 9)
+    run = work(*[request(*pair) for pair in enumerate(prompts)], num_blocks=5, max_model_len=20)
+    run.step(grants((0, 4)))
+    run.deliver()
+    run.step(grants((1, 1), 2, 3, (4, 4)))
+    run.deliver()
+    assert run.state.pool.num_free == 0
+    step_plan = run.step(grants(4, victims=(2, 0, 3)))
+    assert [effect.sequence_id for effect in step_plan.effects if isinstance(effect, Preempted)] == [2, 3]
+    assert planned(step_plan) == {4: (4, 5)}
+
+
+def test_an_engine_that_has_seen_nothing_counts_from_nought() -> None:
+    """Its first sequence, plan, row and step."""
+    state = initial_state(limits())
+    assert (state.next_sequence_id, state.next_plan_id, state.num_steps, state.rows[-1]) == (0, 0, 0, 0)
+
+
 def test_a_victim_that_frees_nothing_is_passed_over() -> None:
     """All its blocks are shared, so its preemption would cost and not help."""
     run = work(request(0, 5, max_tokens=2), num_blocks=4, max_model_len=17)

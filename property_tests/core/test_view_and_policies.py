@@ -38,8 +38,10 @@ def test_a_view_shows_running_in_admission_order_and_waiting_in_arrival_order() 
     assert (seen.running.get(0), seen.waiting.get(3).sequence_id, seen.num_waiting) == (None, 3, 2)
     assert (seen.running.num_remaining_tokens, seen.waiting.num_remaining_tokens) == ((1, 1), (4, 3))
     assert (seen.running.decodes, seen.waiting.decodes) == (((2, 1), (1, 1)), None)
-    with pytest.raises(IndexError):
-        seen.waiting[2]
+    assert (seen.running[-2].sequence_id, seen.waiting[-2].sequence_id, seen.waiting[-1].sequence_id) == (2, 0, 3)
+    for place in (2, -3):
+        with pytest.raises(IndexError):
+            seen.waiting[place]
 
 
 def test_a_sequence_view_tells_the_callers_facts() -> None:
@@ -83,6 +85,16 @@ def test_one_token_left_is_no_prefill() -> None:
     assert view(run.state, 0).running[0].is_prefill
     run.step(grants((0, 1)))
     assert (view(run.state, 0).running[0].num_remaining_tokens, view(run.state, 0).running[0].is_prefill) == (1, False)
+
+
+def test_nothing_is_left_for_one_that_awaits_its_last_result() -> None:
+    """Its record, its view and its prospect say so."""
+    run = work(request(0, 3, max_tokens=1), request(1, 3, plans_ahead=False))
+    run.step(grants(0, 1))
+    for place in (0, 1):
+        seen = view(run.state, 0).running[place]
+        assert run.state.running[place].num_remaining_tokens == seen.num_remaining_tokens == 0
+        assert seen.prospect().num_tokens == 0
 
 
 def test_a_prospect_tells_what_a_grant_would_do() -> None:

@@ -106,7 +106,8 @@ def _changes(block: list[ast.stmt], place: _Place = MODULE) -> Iterator:
         stored = {each.id for each in names if isinstance(each.ctx, ast.Store)}
         is_kept = isinstance(statement, ast.Return | ast.Match | ast.Pass) or place.name == "module"
         binds = isinstance(statement, ast.Assign | ast.AnnAssign) and not stored <= place.bound
-        if not (is_kept or binds):
+        is_declaration = isinstance(statement, ast.AnnAssign) and statement.value is None
+        if not (is_kept or binds or is_declaration):
             yield place.name, statement, _putter(block, index), ast.Pass()
         yield from _in_expression(statement, statement, place)
         place = evolve(place, bound=place.bound | stored)

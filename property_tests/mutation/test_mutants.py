@@ -5,6 +5,7 @@ import ast
 import pytest
 
 from core.seeding import SOURCE, Bug
+from mutation.checks import explorations
 from mutation.mutants import all_mutants, mutants
 from mutation.run import FOLDERS, SURVIVED, equivalents, place_in_sample, verdicts
 
@@ -55,6 +56,7 @@ def test_a_small_function_has_these_mutants() -> None:
         "for one in zip(a, b, strict=True):\n    'Text.'",
         "def f(a):\n    b = g(a, 'text')\n    return b",
         "class A:\n    b: tuple[int, ...]\n    '''Text.'''",
+        "def f(a):\n    a: int",
         "T = TypeVar('T', bound=1)",
         "def f():\n    yield f'{1 + 1}'",
         "@overload\ndef f():\n    return 1 + 1",
@@ -90,5 +92,5 @@ def test_a_mutant_dies_and_the_source_lives() -> None:
     """One that leaks a row, beside none."""
     name = "schedule/finish.py finish: rows = (*rows, sequence.row) -> nothing"
     leak = next(each for each in all_mutants(SOURCE, "schedule") if each.name == name)
-    none = Bug("none", "config.py", "@frozen", "@frozen")
-    assert dict(verdicts([none, leak], num_checks=1)) == {none: SURVIVED, leak: "explorations"}
+    none = Bug("none", "state/invariants.py", "@frozen", "@frozen")
+    assert dict(verdicts([none, leak], (explorations,))) == {none: SURVIVED, leak: "explorations"}
