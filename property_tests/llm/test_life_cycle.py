@@ -71,6 +71,15 @@ def test_a_forked_child_is_refused(llm):
     assert llm.generate("Once", LONG.replace(max_tokens=2))[0].finished
 
 
+@pytest.fixture
+def pythons_own_handler():
+    """Python's handler of Ctrl-C; a process that a shell started in the background ignores it."""
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, previous)
+
+
+@pytest.mark.usefixtures("pythons_own_handler")
 def test_ctrl_c_keeps_what_is_there_and_leaves_the_engine_ready(llm, monkeypatch):
     """The interrupt waits for the step's end; results so far come with it, finished ones whole."""
     collect, calls = llm._executor.collect, []
