@@ -101,11 +101,15 @@ class EagerExecutor:
         allowed = {row: torch.from_numpy(mask).to(hidden.device) for row, mask in masks.items()}
         token_ids = self._rows.choose(logits, rows, positions, allowed)
         tables.tokens[rows, positions] = token_ids.to(torch.int64)
-        logprobs = sampled_logprobs(logits, token_ids, [self._rows.of(row) for row in rows])
+        logprobs: SampledLogprobs = ()
+        if not self._rows.reported.isdisjoint(rows):
+            logprobs = sampled_logprobs(logits, token_ids, [self._rows.of(row) for row in rows])
         self._results.append((token_ids, logprobs, self._prompt_logprobs(step_plan, hidden)))
 
     def _prompt_logprobs(self, step_plan: StepPlan, hidden: Tensor) -> tuple[PromptLogprobs, ...]:
         assert self._params is not None
+        if self._rows.reported_prompts.isdisjoint(step_plan.entries.row):
+            return ()
         found, first = list[PromptLogprobs | None](), 0
         for entry in step_plan.entries:
             start, last = self._rows.of(entry.row), first + entry.num_tokens

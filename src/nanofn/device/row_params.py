@@ -11,7 +11,11 @@ from nanofn.sampling.sample import sample
 
 
 class RowParams:
-    """Keeps the rows' owners and adjusts their logits. Rows without adjustments cost nothing.
+    """Keeps the rows' owners and adjusts their logits. Rows that ask for nothing cost nothing, so who asks is noted.
+
+    Attributes:
+        reported: Rows whose new tokens' log-probabilities are wanted.
+        reported_prompts: Rows whose prompts' are.
 
     Penalties count the tokens of the row's own table at each step. So they are right after preemption, under chunked
     prefill and with a token that no host has seen yet.
@@ -20,10 +24,22 @@ class RowParams:
     def __init__(self, tables: DeviceTables) -> None:
         self._tables = tables
         self._starts: dict[int, RowStart] = {}
+        self._adjusted_rows: set[int] = set()
+        self._filtered_rows: set[int] = set()
+        self.reported: set[int] = set()
+        self.reported_prompts: set[int] = set()
 
     def start(self, start: RowStart) -> None:
         """Note a row's new owner."""
         self._starts[start.row] = start
+        sampling = start.sampling
+        for rows, is_in in (
+            (self._adjusted_rows, _adjusts(start, start.num_prompt_tokens)),
+            (self._filtered_rows, sampling.filters),
+            (self.reported, sampling.logprobs is not None),
+            (self.reported_prompts, sampling.prompt_logprobs is not None),
+        ):
+            (rows.add if is_in else rows.discard)(start.row)
 
     def of(self, row: Row) -> RowStart:
         """Look a row's owner up."""
@@ -42,19 +58,15 @@ class RowParams:
             [num_rows] int32 token ids.
         """
         tables, device = self._tables, logits.device
-        starts = [self._starts[row] for row in rows]
-        changed = {
-            place: self._adjusted(logits[place], start, position, masks.get(start.row))
-            for place, (start, position) in enumerate(zip(starts, positions.tolist(), strict=True))
-            if start.row in masks or _adjusts(start, position)
-        }
-        if changed:
-            logits = logits.clone()
-            for place, row_logits in changed.items():
-                logits[place] = row_logits
+        if masks or not self._adjusted_rows.isdisjoint(rows):
+            model_logits, logits = logits, logits.clone()
+            for place, (row, position) in enumerate(zip(rows, positions.tolist(), strict=True)):
+                start = self._starts[row]
+                if row in masks or _adjusts(start, position):
+                    logits[place] = self._adjusted(model_logits[place], start, position, masks.get(row))
         index = torch.tensor(rows, dtype=torch.int64, device=device)
         filters: tuple[Tensor, ...] = ()
-        if any(start.sampling.filters for start in starts):
+        if not self._filtered_rows.isdisjoint(rows):
             filters = tables.top_k[index], tables.top_p[index], tables.min_p[index]
         return sample(logits, tables.temperature[index], tables.seed[index], positions, tables.child[index], *filters)
 
