@@ -90,7 +90,7 @@ class EagerExecutor:
         inputs = gather_inputs(tables, batch, self._block_size)
         hidden = forward(self._params, inputs, self._kv_cache)
         sampling = torch.from_numpy(batch.sampling).to(hidden.device, torch.int64)
-        rows = [row for row, samples in zip(step_plan.entries.row, step_plan.entries.samples, strict=True) if samples]
+        rows = [step_plan.entries.row[place] for place in batch.sampling]
         positions = inputs.seq_lens[sampling]
         logits = compute_logits(self._params, hidden[inputs.query_start_loc[sampling + 1] - 1])
         if bool(torch.isnan(logits).any()):

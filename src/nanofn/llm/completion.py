@@ -9,7 +9,6 @@ from nanofn.llm.output import CompletionOutput, Logprob
 from nanofn.request import FinishReason, SequenceId, TokenId
 from nanofn.sampling.params import SamplingParams
 from nanofn.text.detokenizer import Detokenizer
-from nanofn.text.grammar import Matcher
 from nanofn.text.stop_strings import StopStrings
 from nanofn.text.tokenizer import Tokenizer
 
@@ -25,7 +24,6 @@ class Completion:
         tokenizer: For its text.
         detokenizer: Present where text is wanted as it comes: for a stream, or to look for stop strings in it.
         stop_strings: Looks for them; without any it only keeps the text.
-        matcher: Its place in the grammar that it follows, if it follows one.
         token_ids: Committed output tokens.
         logprobs: One each, if asked for.
         num_cached_tokens: Prefix hit of its first start.
@@ -43,7 +41,6 @@ class Completion:
     tokenizer: Tokenizer
     detokenizer: Detokenizer | None
     stop_strings: StopStrings
-    matcher: Matcher | None = None
     token_ids: list[TokenId] = Factory(list)
     logprobs: list[TokenLogprobs] = Factory(list)
     num_cached_tokens: int = 0

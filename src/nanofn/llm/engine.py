@@ -150,14 +150,16 @@ class Engine:
 
 def _recorder(log: LogWriter) -> Callable[[Event, tuple[Effect, ...]], None]:
     """Write events to a log, as long as that is possible. No method of the engine's: the loop's hold on it would be a cycle."""
-    logs = [log]
+    is_written = True
 
     def record(event: Event, effects: tuple[Effect, ...]) -> None:
-        for writer in tuple(logs):
-            try:
-                writer.append(event, effects)
-            except Exception:
-                logger.warning("%s cannot be written: the log ends here, the run goes on", writer.path, exc_info=True)
-                logs.clear()
+        nonlocal is_written
+        if not is_written:
+            return
+        try:
+            log.append(event, effects)
+        except Exception:
+            logger.warning("%s cannot be written: the log ends here, the run goes on", log.path, exc_info=True)
+            is_written = False
 
     return record

@@ -2,9 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-import numpy as np
 from attrs import Factory, define, frozen
-from numpy.typing import NDArray
 
 from nanofn.batch.row_sampling import RowSampling
 from nanofn.batch.row_start import RowStart
@@ -14,7 +12,7 @@ from nanofn.llm.clock import now_us
 from nanofn.llm.completion import Completion, reported
 from nanofn.llm.output import Logprob, RequestMetrics, RequestOutput, TextDelta
 from nanofn.llm.summary import Tally
-from nanofn.request import Request, RequestId, Row, SequenceId, TokenId
+from nanofn.request import Request, RequestId, SequenceId, TokenId
 from nanofn.sampling.params import SamplingParams
 from nanofn.state.effects import Finished, Preempted, Started, TokensCommitted
 from nanofn.state.engine_state import EngineState
@@ -22,7 +20,7 @@ from nanofn.state.events import Effect, Launched
 from nanofn.state.sequence import Sequence
 from nanofn.state.step_plan import StepPlan
 from nanofn.text.detokenizer import Detokenizer
-from nanofn.text.grammar import Grammar
+from nanofn.text.grammar import Grammar, Matcher
 from nanofn.text.stop_strings import StopStrings
 from nanofn.text.tokenizer import Tokenizer
 
@@ -77,6 +75,7 @@ class Tracker:
         self._tokenizer = tokenizer
         self._tracked: dict[RequestId, Tracked] = {}
         self._owners: dict[SequenceId, tuple[Tracked, Completion]] = {}
+        self._matchers: dict[SequenceId, Matcher] = {}
         self._logprobs: dict[SequenceId, TokenLogprobs] = {}
 
     def track(self, submission: Submission, sequence_ids: Iterable[SequenceId]) -> None:
@@ -85,14 +84,15 @@ class Tracker:
         tracked = Tracked(submission, completions)
         self._tracked[submission.request.request_id] = tracked
         self._owners |= {completion.sequence_id: (tracked, completion) for completion in completions}
+        if submission.grammar is not None:
+            self._matchers |= {each.sequence_id: submission.grammar.start() for each in completions}
 
     def _completion(self, submission: Submission, index: int, sequence_id: SequenceId) -> Completion:
         params, detokenizer = submission.params, None
         if params.detokenize and (submission.streams or params.stop):
             detokenizer = Detokenizer(self._tokenizer, skip_special_tokens=params.skip_special_tokens)
         search = StopStrings(params.stop or (), is_included=params.include_stop_str_in_output)
-        matcher = None if submission.grammar is None else submission.grammar.start()
-        return Completion(index, sequence_id, params, self._tokenizer, detokenizer, search, matcher)
+        return Completion(index, sequence_id, params, self._tokenizer, detokenizer, search)
 
     def blame(self, request_id: RequestId) -> None:
         """Let a request's coming abort count as finish reason "error"."""
@@ -115,12 +115,11 @@ class Tracker:
 
     def masks(self, step_plan: StepPlan) -> Masks:
         """Say which ids may come next where an output follows a grammar."""
-        entries, masks = step_plan.entries, dict[Row, NDArray[np.bool_]]()
-        for sequence_id, row, samples in zip(entries.sequence_id, entries.row, entries.samples, strict=True):
-            _, completion = self._owners[sequence_id]
-            if samples and completion.matcher is not None:
-                masks[row] = completion.matcher.allowed()
-        return masks or NO_MASKS
+        if not self._matchers:
+            return NO_MASKS
+        entries = step_plan.entries
+        wanted = zip(entries.sequence_id, entries.row, entries.samples, strict=True)
+        return {row: self._matchers[key].allowed() for key, row, samples in wanted if samples and key in self._matchers}
 
     def read(self, output: StepOutput) -> None:
         """Take log-probabilities; those of tokens that are not committed next are dropped."""
@@ -158,7 +157,8 @@ class Tracker:
 
     def _settle(self, tracked: Tracked, completion: Completion) -> None:
         """Bring text, stream and result up to date with the tokens."""
-        is_over = completion.matcher is not None and completion.matcher.is_over
+        matcher = self._matchers.get(completion.sequence_id)
+        is_over = matcher is not None and matcher.is_over
         if completion.finish_reason is None and (completion.read_text() or is_over):
             # An event that the loop has yet to apply.
             self._matches.append((completion.sequence_id, len(completion.token_ids)))
@@ -173,8 +173,8 @@ class Tracker:
         for sequence_id, token_id in zip(sequence_ids, token_ids, strict=True):
             tracked, completion = self._owners[sequence_id]
             completion.token_ids.append(token_id)
-            if completion.matcher is not None:
-                completion.matcher.advance(token_id)
+            if sequence_id in self._matchers:
+                self._matchers[sequence_id].advance(token_id)
             if sequence_id in self._logprobs:
                 completion.logprobs.append(self._logprobs[sequence_id])
             if tracked.first_token_us is None:
@@ -182,6 +182,7 @@ class Tracker:
 
     def _end(self, effect: Finished) -> tuple[Tracked, Completion]:
         tracked, completion = self._owners.pop(effect.sequence_id)
+        self._matchers.pop(effect.sequence_id, None)
         reason = "error" if tracked.is_blamed else effect.finish_reason
         completion.end(reason, effect.stop_token_id, effect.num_output_tokens)
         return tracked, completion

@@ -29,7 +29,7 @@ class Matcher:
     def allowed(self) -> NDArray[np.bool_]:
         """Mark the ids that may come next: [vocab_size]. An end token is among them where the output may end."""
         bits = np.frombuffer(self._inner.compute_bitmask(), dtype=np.uint8)
-        return np.unpackbits(bits, count=self._vocab_size, bitorder="little").astype(np.bool_)
+        return np.unpackbits(bits, count=self._vocab_size, bitorder="little").view(np.bool_)
 
     def advance(self, token_id: int) -> None:
         """Take a token. What the grammar does not allow, or what completes it, ends the output."""
@@ -63,13 +63,19 @@ class Grammars:
         self._vocab_size = vocab_size
         self._eos_token_ids = list(eos_token_ids)
         self._ours: Any = None
+        self._latest: tuple[StructuredOutputsParams, Grammar] | None = None
 
     def compile(self, wanted: StructuredOutputsParams) -> Grammar:
-        """Compile a form.
+        """Compile a form; the one of the time before, which a call's prompts mostly share, is at hand.
 
         Raises:
             GrammarError: It is wrong, it asks for what is not supported, or llguidance is not installed.
         """
+        if self._latest is None or self._latest[0] != wanted:
+            self._latest = wanted, self._compile(wanted)
+        return self._latest[1]
+
+    def _compile(self, wanted: StructuredOutputsParams) -> Grammar:
         try:
             from llguidance import LLMatcher, grammar_from  # noqa: PLC0415  an extra
             from llguidance.hf import from_tokenizer  # noqa: PLC0415
