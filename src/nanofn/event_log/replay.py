@@ -12,7 +12,7 @@ from nanofn.schedule.view import view
 from nanofn.state.decision import Policy
 from nanofn.state.effects import Finished, Preempted, TokensCommitted
 from nanofn.state.engine_state import EngineState, initial_state
-from nanofn.state.events import Effect, Event, Launched, StepDecided
+from nanofn.state.events import Effect, Launched, StepDecided
 
 
 @frozen
@@ -127,12 +127,3 @@ def _counted(effects: tuple[Effect, ...]) -> Iterator[tuple[str, int]]:
                 yield "plans", int(step_plan.plan_id is not None)
             case _:
                 pass
-
-
-def states(log: Log) -> Iterator[tuple[EngineState, Event, EngineState, tuple[Effect, ...]]]:
-    """Walk a log: the state before each event, the event, the state after it, its effects."""
-    before = initial_state(log.limits)
-    for event in log.events:
-        after, effects = transition(before, event)
-        yield before, event, after, effects
-        before = after

@@ -11,7 +11,7 @@ from typing import Any
 from attrs import frozen
 
 from nanofn.config import Limits
-from nanofn.lab.guarded import Guarded, PolicyFault
+from nanofn.lab.guarded import PolicyFault
 from nanofn.lab.random_work import random_limits, random_request
 from nanofn.lab.work import Work
 from nanofn.request import RequestId
@@ -129,11 +129,3 @@ def digest_elsewhere(name: str, num_seeds: int) -> str:
         timeout=300,
     )
     return done.stdout.split()[-1] if done.returncode == 0 and done.stdout else f"failed: {done.stderr.strip()[-200:]}"
-
-
-def reads_of(policy: Policy[Any], seeds: Iterable[int]) -> frozenset[str]:
-    """Name what a policy reads of its views in some random runs."""
-    guarded = Guarded(policy)
-    for seed in seeds:
-        random_run(guarded, seed)
-    return frozenset(guarded.names)

@@ -49,12 +49,13 @@ def commit(
             return state, ()
         raise PlanOrderError(plan_id, f"plan {step_plan.plan_id}")
     waiting, steady = state.waiting, state.running.steady
-    is_steady = steady is not None and plan_id in steady.plans
+    if steady is not None and plan_id not in steady.plans:
+        steady = None  # it says nothing of this plan
     samples = step_plan.entries.samples
-    num_samples = len(samples) if is_steady else samples.count(True)
+    num_samples = samples.count(True) if steady is None else len(samples)
     if len(token_ids) != num_samples:
         raise PlanOrderError(plan_id, f"{num_samples} tokens instead of {len(token_ids)}")
-    if steady is not None and is_steady:
+    if steady is not None:
         done = commit_steady(state, steady, step_plan.entries, token_ids, result.now_us)
     else:
         entries, tokens = _living(state, step_plan.entries, token_ids)

@@ -111,8 +111,6 @@ def digested(
     shorter = list[Tail](tails)
     for place in deep:
         shorter[place] = packed(tails[place])
-    if not full:
-        return columns.chain, tuple(shorter)
     chains, requests = list(columns.chain), columns.request
     for place in full:
         chains[place], shorter[place] = grown(chains[place], tails[place], requests[place], 0, limits)
