@@ -67,7 +67,7 @@ def tests(session: nox.Session) -> None:
         run(session, "pytest", *session.posargs)
         return
     # The interpreter is chosen when a kernel is defined, so these tests have a process of their own; it takes one core.
-    variables = {"TRITON_INTERPRET": "1", "NANOFN_OLD_TRITON": old_triton(session), "OMP_NUM_THREADS": "1"}
+    variables = {"TRITON_INTERPRET": "1", "NANOFN_OLD_TRITON": old_triton(session)}
     command = (
         str(ENVIRONMENT / "bin" / "pytest"),
         "property_tests/ops",

@@ -10,7 +10,7 @@ from html import escape
 from itertools import pairwise
 from pathlib import Path
 
-from core.random_work import random_work
+from nanofn.lab.random_work import random_work
 from nanofn.lab.work import Work
 from nanofn.schedule.transition import transition
 from nanofn.state.engine_state import EngineState, initial_state

@@ -308,7 +308,7 @@ class Found:
 
 def by_works(num_works: int = NUM_WORKS) -> Found:
     """Drive random works until one goes wrong."""
-    from core.random_work import random_work
+    from nanofn.lab.random_work import random_work
 
     start = perf_counter()
     for seed in range(num_works):

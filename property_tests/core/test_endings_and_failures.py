@@ -3,7 +3,7 @@
 import pytest
 
 from core.build import grants, planned, request, work
-from core.random_work import random_work
+from nanofn.lab.random_work import random_work
 from nanofn.policy import fcfs
 from nanofn.schedule.abort import abort
 from nanofn.schedule.fail import fail

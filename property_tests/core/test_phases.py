@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 from core import phases
-from core.random_work import random_work
+from nanofn.lab.random_work import random_work
 
 
 def test_the_documented_phases_are_the_observed_ones() -> None:

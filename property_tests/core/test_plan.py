@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from core.build import grants, limits, planned, refusals, request, work
-from core.random_work import random_work
+from nanofn.lab.random_work import random_work
 from nanofn.schedule.plan import plan
 from nanofn.schedule.transition import transition
 from nanofn.state.decision import Decision

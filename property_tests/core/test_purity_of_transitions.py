@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from core.random_work import random_work
 from core.rebuilt import rebuilt
+from nanofn.lab.random_work import random_work
 from nanofn.policy import fcfs, prefill_first
 from nanofn.schedule.transition import transition
 from nanofn.schedule.view import view

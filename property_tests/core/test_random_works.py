@@ -2,7 +2,7 @@
 
 import pytest
 
-from core.random_work import random_work
+from nanofn.lab.random_work import random_work
 
 NUM_WORKS = 2_000
 SHARDS = 8

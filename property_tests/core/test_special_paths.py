@@ -6,7 +6,7 @@ import pytest
 from attrs import evolve
 
 from core.build import grants, request, work
-from core.random_work import random_work
+from nanofn.lab.random_work import random_work
 from nanofn.policy import fcfs
 from nanofn.schedule import commit as commit_module, plan as plan_module
 from nanofn.schedule.commit_decodes import commit_decodes

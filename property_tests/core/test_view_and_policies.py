@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from core.build import grants, limits, planned, request, work
-from core.random_work import random_limits, random_request, random_work
 from nanofn.config import blocks_for
+from nanofn.lab.random_work import random_limits, random_request, random_work
 from nanofn.lab.shadow import EOS
 from nanofn.lab.work import Work
 from nanofn.policy import fcfs, prefill_first

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from core.random_work import random_work
 from nanofn import LLM, SamplingParams
 from nanofn.cli import main
 from nanofn.config import Limits
 from nanofn.errors import LogError
 from nanofn.event_log import LogWriter, read_log, replay, write_log
 from nanofn.event_log.encoding import RECORDS, decode, encode
+from nanofn.lab.random_work import random_work
 from nanofn.policy import fcfs, prefill_first
 from nanofn.request import Request, RequestId, SequenceId
 from nanofn.state.decision import Decision

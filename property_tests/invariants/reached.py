@@ -4,7 +4,7 @@ from functools import cache
 
 from attrs import frozen
 
-from core.random_work import random_work
+from nanofn.lab.random_work import random_work
 from nanofn.schedule.transition import transition
 from nanofn.state.engine_state import EngineState, initial_state
 from nanofn.state.events import Effect, Event

@@ -1,7 +1,7 @@
 """What holds of blocks, hits and the prefix index in every transition that random works reach."""
 
-from core.random_work import random_work
 from invariants.reached import effects_of, runs, steps
+from nanofn.lab.random_work import random_work
 from nanofn.schedule.plan import plan
 from nanofn.schedule.transition import transition
 from nanofn.schedule.view import view

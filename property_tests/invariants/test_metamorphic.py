@@ -6,10 +6,10 @@ import pytest
 from attrs import evolve
 
 from core.build import grants, request, work
-from core.random_work import random_decision
 from invariants.driven import POLICIES, TIGHT, flat, log_of, random_arrivals, turns
 from invariants.reached import steps
 from nanofn.config import Limits
+from nanofn.lab.random_work import random_decision
 from nanofn.lab.work import Work
 from nanofn.policy import fcfs, priority, shed_if, shortest_first
 from nanofn.request import SequenceId, TokenId

@@ -6,8 +6,8 @@ import pytest
 from attrs import evolve, fields
 from hypothesis import given, strategies as st
 
-from core.random_work import random_decision, random_limits, random_request
 from invariants.reached import effects_of, runs, steps
+from nanofn.lab.random_work import random_decision, random_limits, random_request
 from nanofn.lab.work import Work
 from nanofn.policy import fcfs
 from nanofn.schedule.plan import plan

@@ -14,15 +14,6 @@ TIE = 1e-4
 PARAMS = SamplingParams(temperature=0.0, max_tokens=NUM_TOKENS, ignore_eos=True)
 
 
-@pytest.fixture(scope="module", params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def device(request):
-    """Where both engines run: every test here runs on each. Products in TF32 would be no fp32."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    yield request.param
-    torch.set_float32_matmul_precision(before)
-
-
 @pytest.fixture(scope="module")
 def model(device):
     """The embedded model in transformers."""

@@ -18,15 +18,6 @@ MOST = 2.0
 NUM_TEXTS, CHUNK = 12, 7
 
 
-@pytest.fixture(scope="module", params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def device(request):
-    """Where all of it runs. Products in TF32 would be no fp32."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    yield request.param
-    torch.set_float32_matmul_precision(before)
-
-
 @pytest.fixture(scope="module")
 def sequences():
     """Whole texts of the generator, as ids: every position is predicted from what really came before."""

@@ -48,7 +48,7 @@ def explorations(file: str) -> None:
 
 def random_works(file: str) -> None:
     """Drive random works to their ends."""
-    from core.random_work import random_work
+    from nanofn.lab.random_work import random_work
 
     for seed in range(NUM_WORKS):
         random_work(seed)

@@ -53,17 +53,22 @@ def assert_pieces_join(name, batches, *, skip):
     assert text + detokenizer.finish() == final
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_pieces_of_any_ids_join_to_the_final_text(name):
-    """A few hundred id sequences, cut into batches anywhere."""
+def check_sequences(name, max_examples):
+    """Draw so many id sequences, cut into batches anywhere."""
     real_tokenizer(name)
 
-    @settings(max_examples=NUM_SEQUENCES)
+    @settings(max_examples=max_examples)
     @given(batches=sequences(name), skip=st.booleans())
     def check(batches, skip):
         assert_pieces_join(name, batches, skip=skip)
 
     check()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_pieces_of_any_ids_join_to_the_final_text(name):
+    """A few hundred id sequences, cut into batches anywhere."""
+    check_sequences(name, NUM_SEQUENCES)
 
 
 @pytest.mark.slow
@@ -71,14 +76,7 @@ def test_pieces_of_any_ids_join_to_the_final_text(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_pieces_of_thousands_of_sequences_join_to_the_final_text(name):
     """The same for 5,000 id sequences of each tokenizer."""
-    real_tokenizer(name)
-
-    @settings(max_examples=NUM_SLOW_SEQUENCES)
-    @given(batches=sequences(name), skip=st.booleans())
-    def check(batches, skip):
-        assert_pieces_join(name, batches, skip=skip)
-
-    check()
+    check_sequences(name, NUM_SLOW_SEQUENCES)
 
 
 @pytest.mark.parametrize("name", NAMES)
