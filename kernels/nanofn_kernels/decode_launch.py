@@ -70,5 +70,7 @@ def choose_launch(num_seqs: int, num_kv_heads: int, head_dim: int, element_bytes
         # So many stages that only one program fits a multiprocessor: they must not share one while another is idle.
         return Launch(tile=64, num_warps=4, num_stages=5)
     if pairs < 1024:
-        return Launch(tile=32, num_warps=2, num_stages=4, programs_per_sm=2)
-    return Launch(tile=64, num_warps=4, num_stages=2, programs_per_sm=4)
+        return Launch(tile=32, num_warps=2, num_stages=3, programs_per_sm=5)
+    if pairs < 2048:
+        return Launch(tile=32, num_warps=2, num_stages=4, programs_per_sm=4)
+    return Launch(tile=64, num_warps=4, num_stages=3, programs_per_sm=3)

@@ -9,7 +9,7 @@ from nanofn.batch.row_sampling import RowSampling
 from nanofn.batch.row_start import RowStart
 from nanofn.config import Limits
 from nanofn.device.row_params import RowParams
-from nanofn.device.tables import allocate_tables, start_row
+from nanofn.device.tables import allocate_tables, start_rows
 from nanofn.sampling.sample import sample
 from sampling.exact import distribution
 
@@ -100,7 +100,7 @@ def choose(samplings, *, logits=LOGITS, prompt=PROMPT, output=OUTPUT, masks=None
     rows = RowParams(tables)
     for row, sampling in enumerate(samplings):
         start = RowStart(row, row, (*prompt, *output), len(prompt), sampling, seed=row, child=0)
-        start_row(tables, start)
+        start_rows(tables, [start])
         rows.start(start)
     positions = torch.full((count,), len(prompt) + len(output))
     return rows.choose(logits.expand(count, len(logits)), list(range(count)), positions, masks or {}).tolist()

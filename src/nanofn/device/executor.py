@@ -16,7 +16,7 @@ from nanofn.batch.step_output import PromptLogprobs, StepOutput, TokenLogprobs
 from nanofn.config import Limits
 from nanofn.device.read_logprobs import prompt_logprobs, sampled_logprobs
 from nanofn.device.row_params import RowParams
-from nanofn.device.tables import allocate_tables, extend_block_tables, gather_inputs, start_row
+from nanofn.device.tables import allocate_tables, extend_block_tables, gather_inputs, start_rows
 from nanofn.errors import LogitsError
 from nanofn.model.decoder import compute_logits, forward
 from nanofn.model.kv_cache import allocate_kv_cache
@@ -83,9 +83,10 @@ class EagerExecutor:
         """Run a plan; on a CPU it has run when this returns."""
         tables, batch = self._tables, build(step_plan)
         assert self._params is not None
-        for start in starts:
-            start_row(tables, start)
-            self._rows.start(start)
+        if starts:
+            start_rows(tables, starts)
+            for start in starts:
+                self._rows.start(start)
         extend_block_tables(tables, batch.new_blocks)
         inputs = gather_inputs(tables, batch, self._block_size)
         hidden = forward(self._params, inputs, self._kv_cache)

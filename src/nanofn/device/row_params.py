@@ -1,5 +1,7 @@
 """RowParams: what each row was told about choosing tokens, and the steps from its logits to a choice."""
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
@@ -45,6 +47,42 @@ class RowParams:
         """Look a row's owner up."""
         return self._starts[row]
 
+    def adjusts(self, rows: list[Row]) -> bool:
+        """Tell whether any of these rows changes its logits."""
+        return not self._adjusted_rows.isdisjoint(rows)
+
+    def filters(self, rows: list[Row]) -> bool:
+        """Tell whether any of these rows has top-k, top-p or min-p."""
+        return not self._filtered_rows.isdisjoint(rows)
+
+    def reports(self, rows: list[Row]) -> bool:
+        """Tell whether any of these rows wants log-probabilities."""
+        return not self.reported.isdisjoint(rows)
+
+    def adjusted(
+        self, logits: Tensor, places: Iterable[int], rows: list[Row], positions: list[int], masks: dict[Row, Tensor]
+    ) -> Tensor:
+        """Apply what rows ask for, and grammars' masks.
+
+        Args:
+            logits: [num_places, vocab_size] fp32. Read only.
+            places: Where each row's logits are.
+            rows: Device rows.
+            positions: Position of the token being sampled, one per row.
+            masks: [vocab_size] bool for rows that follow a grammar: what it allows now.
+
+        Returns:
+            [num_places, vocab_size] fp32; `logits` itself where nobody asks for anything.
+        """
+        if not masks and not self.adjusts(rows):
+            return logits
+        result = logits.clone()
+        for place, row, position in zip(places, rows, positions, strict=True):
+            start = self._starts[row]
+            if row in masks or _adjusts(start, position):
+                result[place] = self._adjusted(logits[place], start, position, masks.get(row))
+        return result
+
     def choose(self, logits: Tensor, rows: list[Row], positions: Tensor, masks: dict[Row, Tensor]) -> Tensor:
         """Adjust logits and sample.
 
@@ -58,15 +96,11 @@ class RowParams:
             [num_rows] int32 token ids.
         """
         tables, device = self._tables, logits.device
-        if masks or not self._adjusted_rows.isdisjoint(rows):
-            model_logits, logits = logits, logits.clone()
-            for place, (row, position) in enumerate(zip(rows, positions.tolist(), strict=True)):
-                start = self._starts[row]
-                if row in masks or _adjusts(start, position):
-                    logits[place] = self._adjusted(model_logits[place], start, position, masks.get(row))
+        if masks or self.adjusts(rows):
+            logits = self.adjusted(logits, range(len(rows)), rows, positions.tolist(), masks)
         index = torch.tensor(rows, dtype=torch.int64, device=device)
         filters: tuple[Tensor, ...] = ()
-        if not self._filtered_rows.isdisjoint(rows):
+        if self.filters(rows):
             filters = tables.top_k[index], tables.top_p[index], tables.min_p[index]
         return sample(logits, tables.temperature[index], tables.seed[index], positions, tables.child[index], *filters)
 

@@ -1,5 +1,8 @@
 """The device's tables by row: all that a step reads besides its upload, the weights and the K/V cache."""
 
+from collections.abc import Sequence
+from itertools import chain
+
 import numpy as np
 import torch
 from attrs import frozen
@@ -57,21 +60,42 @@ def allocate_tables(limits: Limits, device: torch.device) -> DeviceTables:
     )
 
 
-def start_row(tables: DeviceTables, start: RowStart) -> None:
-    """Set a row up for a new owner.
+def start_rows(tables: DeviceTables, starts: Sequence[RowStart]) -> None:
+    """Set rows up for new owners, in a number of copies that does not depend on how many there are.
 
     Mutates:
-        tables: that row of everything but the block table, which the plan's new blocks fill.
+        tables: those rows of everything but the block table, which the plan's new blocks fill.
     """
-    row, device = start.row, tables.tokens.device
-    tables.tokens[row, : len(start.token_ids)] = torch.tensor(start.token_ids, dtype=torch.int64, device=device)
-    sampling = start.sampling
-    tables.temperature[row] = sampling.temperature
-    tables.top_k[row] = sampling.top_k
-    tables.top_p[row] = sampling.top_p
-    tables.min_p[row] = sampling.min_p
-    tables.seed[row] = (start.seed + _SIGN_BIT) % _WORD - _SIGN_BIT
-    tables.child[row] = start.child
+    device = tables.tokens.device
+    lengths = np.array([len(start.token_ids) for start in starts])
+    rows = np.array([start.row for start in starts])
+    row_of = np.repeat(rows, lengths)
+    position_of = np.arange(len(row_of)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    token_ids = np.fromiter(chain.from_iterable(start.token_ids for start in starts), np.int64, len(row_of))
+    # As 64-bit patterns: a seed has 64 bits, a row and a position fewer.
+    told = np.array(
+        [
+            (start.row, start.child, start.sampling.top_k, (start.seed + _SIGN_BIT) % _WORD - _SIGN_BIT)
+            for start in starts
+        ],
+        dtype=np.int64,
+    ).T
+    shares = np.array(
+        [(start.sampling.temperature, start.sampling.top_p, start.sampling.min_p) for start in starts], dtype=np.float32
+    ).T
+    at_row, at_position, ids = torch.from_numpy(np.stack((row_of, position_of, token_ids))).to(device)
+    tables.tokens[at_row, at_position] = ids
+    row, child, top_k, seed = torch.from_numpy(np.ascontiguousarray(told)).to(device)
+    temperature, top_p, min_p = torch.from_numpy(np.ascontiguousarray(shares)).to(device)
+    for table, values in (
+        (tables.child, child),
+        (tables.top_k, top_k),
+        (tables.seed, seed),
+        (tables.temperature, temperature),
+        (tables.top_p, top_p),
+        (tables.min_p, min_p),
+    ):
+        table[row] = values
 
 
 def extend_block_tables(tables: DeviceTables, new_blocks: np.ndarray) -> None:

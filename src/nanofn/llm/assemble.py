@@ -10,14 +10,17 @@ from typing import Any
 import torch
 from attrs import frozen
 
-from nanofn.config import Limits
+from nanofn.config import Limits, blocks_for
 from nanofn.device.checkpoint import Checkpoint, load_checkpoint
 from nanofn.device.executor import EagerExecutor, Executor
+from nanofn.device.fused_executor import FusedExecutor
 from nanofn.device.memory import CPU_SHARE, free_bytes, pool_size
+from nanofn.device.trial import working_bytes
 from nanofn.errors import ConfigError
 from nanofn.event_log import LogWriter
 from nanofn.llm.options import EngineOptions
 from nanofn.model.kv_cache import block_bytes
+from nanofn.model.prefill import Layer, compiled_layer, prefill_layer
 from nanofn.request import TokenId
 from nanofn.sampling.params import SamplingParams, unbuilt_fields
 from nanofn.text.tokenizer import Tokenizer, load_tokenizer
@@ -75,12 +78,21 @@ def assemble(options: EngineOptions) -> Parts:
     device = _device(options.device)
     checkpoint = load_checkpoint(folder, dtype=_dtype(options.dtype, device), device=device)
     tokenizer = load_tokenizer(options.tokenizer or folder)
-    limits = _limits(options, checkpoint, device)
+    is_gpu = device.type == "cuda"
+    captures = is_gpu and not options.enforce_eager
+    layer = compiled_layer() if captures else prefill_layer
+    limits = _limits(options, checkpoint, _available_bytes(options, checkpoint, device, layer))
+    params = checkpoint.params
+    executor = (
+        FusedExecutor(params, limits, device, depth=options.depth, layer=layer, captures=captures)
+        if is_gpu
+        else EagerExecutor(params, limits, device)
+    )
     default_params, left_out = read_generation_defaults(checkpoint.generation_defaults)
     eos = {*checkpoint.eos_token_ids, *([] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id])}
     parts = Parts(
         limits=limits,
-        executor=EagerExecutor(checkpoint.params, limits, device),
+        executor=executor,
         tokenizer=tokenizer,
         vocab_size=checkpoint.config.vocab_size,
         eos_token_ids=tuple(sorted(map(TokenId, eos))),
@@ -114,21 +126,46 @@ def _device(name: str) -> torch.device:
 
 def _dtype(name: str, device: torch.device) -> torch.dtype | None:
     if name == "auto":
-        return torch.float32 if device.type == "cpu" else None
+        has_bfloat16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+        return None if has_bfloat16 else torch.float32
     dtype: torch.dtype = getattr(torch, name)
     return dtype
 
 
-def _limits(options: EngineOptions, checkpoint: Checkpoint, device: torch.device) -> Limits:
-    config = checkpoint.config
-    model_max_len = config.max_position_embeddings
+def _available_bytes(options: EngineOptions, checkpoint: Checkpoint, device: torch.device, layer: Layer) -> int:
+    """Measure what K/V may take: on a GPU what its share leaves beside weights, the largest steps and other processes."""
+    if device.type == "cpu":
+        return int(free_bytes(device) * CPU_SHARE)
+    longest = _checked_max_len(options, checkpoint)
+    bounds = Limits(
+        block_size=options.block_size,
+        num_blocks=blocks_for(longest, options.block_size),
+        max_num_seqs=options.max_num_seqs,
+        max_num_batched_tokens=options.max_num_batched_tokens,
+        max_model_len=longest,
+    )
+    working = working_bytes(
+        checkpoint.params, bounds, device, depth=options.depth, layer=layer, captures=not options.enforce_eager
+    )
+    free, total = torch.cuda.mem_get_info(device)
+    return max(0, int(total * options.gpu_memory_utilization) - (total - free) - working)
+
+
+def _checked_max_len(options: EngineOptions, checkpoint: Checkpoint) -> int:
+    model_max_len = checkpoint.config.max_position_embeddings
     if options.max_model_len is not None and options.max_model_len > model_max_len:
         raise ConfigError(
             f"max_model_len is {options.max_model_len}, the model is made for {model_max_len} tokens; lower it to that"
         )
-    share = CPU_SHARE if device.type == "cpu" else options.gpu_memory_utilization
+    return options.max_model_len or model_max_len
+
+
+def _limits(options: EngineOptions, checkpoint: Checkpoint, available_bytes: int) -> Limits:
+    config = checkpoint.config
+    model_max_len = config.max_position_embeddings
+    _checked_max_len(options, checkpoint)
     size = pool_size(
-        available_bytes=int(free_bytes(device) * share),
+        available_bytes=available_bytes,
         block_bytes=block_bytes(config, options.block_size, dtype=checkpoint.params.embedding.dtype),
         block_size=options.block_size,
         max_num_seqs=options.max_num_seqs,

@@ -1,0 +1,258 @@
+"""FusedExecutor: the GPU's path. Fused kernels, decode steps as captured graphs, and copies that nothing waits for.
+
+The same code runs without graphs (`enforce_eager`), and on a CPU, where the ops run their references.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from attrs import frozen
+from torch import Tensor
+
+from nanofn.batch.build import StepBatch, build
+from nanofn.batch.row_start import RowStart
+from nanofn.batch.step_output import PromptLogprobs, StepOutput
+from nanofn.config import Limits
+from nanofn.device.decode_graphs import Bucket, bucket_sizes, make_bucket
+from nanofn.device.executor import NO_MASKS, Masks, SampledLogprobs
+from nanofn.device.prefill_inputs import prefill_step
+from nanofn.device.read_logprobs import prompt_logprobs, sampled_logprobs
+from nanofn.device.row_params import RowParams
+from nanofn.device.sampler import sample_entries
+from nanofn.device.staging import Slot, allocate_staging
+from nanofn.device.tables import allocate_tables, extend_block_tables, start_rows
+from nanofn.errors import LogitsError
+from nanofn.model.kv_cache import allocate_kv_cache
+from nanofn.model.layers import rms_norm
+from nanofn.model.params import ModelParams
+from nanofn.model.prefill import Layer, prefill, prefill_layer
+from nanofn.model.rotations import cos_sin_table
+from nanofn.request import TokenId
+from nanofn.state.step_plan import StepPlan
+from nanofn_kernels.linear import linear
+
+
+@frozen(eq=False)
+class _Pending:
+    """A launched step.
+
+    Attributes:
+        slot: Where its tokens arrive.
+        places: Which of its outputs count: those of the entries that sample.
+        logprobs: Of sampled tokens.
+        prompt_logprobs: Of prompts.
+    """
+
+    slot: Slot
+    places: slice | np.ndarray
+    logprobs: SampledLogprobs
+    prompt_logprobs: tuple[PromptLogprobs, ...]
+
+
+class FusedExecutor:
+    """Runs plans on one stream. Between a launch and its `collect` the host is free."""
+
+    def __init__(
+        self,
+        params: ModelParams,
+        limits: Limits,
+        device: torch.device,
+        *,
+        depth: int = 2,
+        layer: Layer = prefill_layer,
+        captures: bool = False,
+    ) -> None:
+        """Allocate tables and K/V, and capture the decode graphs.
+
+        Args:
+            params: The weights.
+            limits: The bounds.
+            device: Where the weights are.
+            depth: Most steps under way.
+            layer: `prefill_layer`, or what a compiler made of it.
+            captures: Whether decode steps are captured; on a GPU only.
+        """
+        is_gpu = device.type == "cuda"
+        self._device, self._limits = device, limits
+        self._params: ModelParams | None = params
+        self._stream = torch.cuda.Stream(device) if is_gpu else None
+        self._captures, self._layer = captures, layer
+        with torch.inference_mode(), torch.cuda.stream(self._stream):
+            self._tables = allocate_tables(limits, device)
+            self._kv_cache = allocate_kv_cache(
+                params.config, limits.num_blocks, limits.block_size, dtype=params.embedding.dtype, device=device
+            )
+            self._cos_sin = cos_sin_table(params.inverse_frequencies, limits.max_model_len)
+            self._staging = allocate_staging(limits.max_num_seqs, depth, device)
+            self._buckets: dict[int, Bucket] = {}
+            self._sizes = bucket_sizes(limits.max_num_seqs)
+            if self._captures:
+                for size in reversed(self._sizes):
+                    self._bucket(size)
+        self._rows = RowParams(self._tables)
+        self._pending: deque[_Pending] = deque()
+
+    def _bucket(self, size: int) -> Bucket:
+        """The decode step of a number of entries, made at its first use where nothing is captured."""
+        if size not in self._buckets:
+            assert self._params is not None
+            largest = self._buckets.get(self._sizes[-1])
+            self._buckets[size] = make_bucket(
+                self._params,
+                self._staging,
+                self._tables,
+                self._kv_cache,
+                self._cos_sin,
+                size,
+                largest,
+                captures=self._captures,
+            )
+        return self._buckets[size]
+
+    @torch.inference_mode()
+    def launch(self, step_plan: StepPlan, starts: Sequence[RowStart], masks: Masks = NO_MASKS) -> None:
+        """Queue a plan's work."""
+        with torch.cuda.stream(self._stream):
+            batch, slot = build(step_plan), self._staging.next_slot()
+            if starts:
+                start_rows(self._tables, starts)
+                for start in starts:
+                    self._rows.start(start)
+            if batch.only_decodes:
+                self._launch_decode(step_plan, batch, slot, bool(starts), masks)
+            else:
+                self._launch_prefill(step_plan, batch, slot, masks)
+
+    def _launch_decode(self, step_plan: StepPlan, batch: StepBatch, slot: Slot, has_starts: bool, masks: Masks) -> None:
+        """Decode: every entry is one token. Its logits are at the entry's place."""
+        count = batch.entries.shape[1]
+        size = next(size for size in self._sizes if size >= count)
+        entries = _decode_entries(step_plan, batch, self._limits.max_num_seqs, with_blocks=not has_starts)
+        if has_starts:
+            extend_block_tables(self._tables, batch.new_blocks)
+        bucket = self._bucket(size)
+        self._staging.upload(slot, entries, size)
+        logits = bucket.forward()
+        places = slice(0, count) if len(batch.sampling) == count else batch.sampling
+        self._finish(step_plan, batch, slot, logits, places, masks, None, bucket)
+
+    def _launch_prefill(self, step_plan: StepPlan, batch: StepBatch, slot: Slot, masks: Masks) -> None:
+        """Prefill or mixed: only the entries that sample have logits."""
+        assert self._params is not None
+        params, config = self._params, self._params.config
+        extend_block_tables(self._tables, batch.new_blocks)
+        step = prefill_step(self._tables, batch, self._cos_sin, self._limits)
+        hidden = prefill(params, step, self._kv_cache, self._layer)
+        sampling = batch.sampling
+        last = np.cumsum(batch.entries[2])[sampling] - 1
+        entries = np.full((5, len(sampling)), -1, dtype=np.int32)
+        entries[0], entries[4] = batch.entries[0, sampling], 1
+        entries[1] = batch.entries[1, sampling] + batch.entries[2, sampling] - 1
+        self._staging.upload(slot, entries, len(sampling))
+        rows = hidden[torch.from_numpy(last).to(self._device)]
+        logits = linear(rows, params.head, None, params.final_norm, eps=config.rms_norm_eps)
+        self._finish(step_plan, batch, slot, logits, slice(0, len(sampling)), masks, hidden, None)
+
+    def _finish(
+        self,
+        step_plan: StepPlan,
+        batch: StepBatch,
+        slot: Slot,
+        logits: Tensor,
+        places: slice | np.ndarray,
+        masks: Masks,
+        hidden: Tensor | None,
+        bucket: Bucket | None,
+    ) -> None:
+        """Sample, and send the tokens back."""
+        size, rows = logits.shape[0], self._rows
+        sampled = [step_plan.entries.row[place] for place in batch.sampling]
+        adjusted: Tensor | None = None
+        if masks or rows.adjusts(sampled):
+            positions = (batch.entries[1] + batch.entries[2])[batch.sampling].tolist()
+            at = range(*places.indices(size)) if isinstance(places, slice) else places.tolist()
+            allowed = {row: torch.from_numpy(mask).to(self._device) for row, mask in masks.items()}
+            adjusted = rows.adjusted(logits.to(torch.float32), at, sampled, positions, allowed)
+        filters = rows.filters(sampled)
+        if bucket is not None and adjusted is None:
+            bucket.sample(filters)
+        elif size:
+            entries = self._staging.entries_of(size)
+            sample_entries(
+                logits if adjusted is None else adjusted, entries, self._tables, self._staging.device_output, filters
+            )
+        self._staging.download(slot, size)
+        logprobs: SampledLogprobs = ()
+        if rows.reports(sampled):
+            at_places = torch.as_tensor(np.arange(size)[places], device=self._device)
+            token_ids = self._staging.device_output[at_places]
+            logprobs = sampled_logprobs(
+                logits[at_places].to(torch.float32), token_ids, [rows.of(row) for row in sampled]
+            )
+        self._pending.append(_Pending(slot, places, logprobs, self._prompt_logprobs(step_plan, hidden)))
+
+    def _prompt_logprobs(self, step_plan: StepPlan, hidden: Tensor | None) -> tuple[PromptLogprobs, ...]:
+        if hidden is None or self._rows.reported_prompts.isdisjoint(step_plan.entries.row):
+            return ()
+        assert self._params is not None
+        params, found, first = self._params, list[PromptLogprobs | None](), 0
+        for entry in step_plan.entries:
+            start, last = self._rows.of(entry.row), first + entry.num_tokens
+            if start.sampling.prompt_logprobs is not None and entry.first_position + 1 < start.num_prompt_tokens:
+                final = rms_norm(hidden[first:last], params.final_norm, params.config.rms_norm_eps)
+                found.append(
+                    prompt_logprobs(params, final, self._tables.tokens[entry.row], start, entry.first_position)
+                )
+            first = last
+        return tuple([each for each in found if each is not None])
+
+    def collect(self) -> StepOutput:
+        """Wait for the oldest plan's tokens."""
+        pending = self._pending.popleft()
+        pending.slot.wait()
+        token_ids = pending.slot.output.numpy()[pending.places].tolist()
+        if token_ids and min(token_ids) < 0:
+            raise LogitsError(
+                f"the model's logits are NaN or infinite for {sum(each < 0 for each in token_ids)} of {len(token_ids)} "
+                'sequences; check the weights, or use dtype="float32"'
+            )
+        return StepOutput(tuple(map(TokenId, token_ids)), pending.logprobs, pending.prompt_logprobs)
+
+    def forget(self) -> None:
+        """Drop uncollected results."""
+        self._pending.clear()
+
+    def is_alive(self) -> bool:
+        """Wait for the device: a context that is lost says so at every call, a CPU has none to lose."""
+        try:
+            if self._stream is not None:
+                torch.cuda.synchronize(self._device)
+        except RuntimeError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Drop graphs, weights, tables and cache, and hand the memory back to the device."""
+        if self._stream is not None:
+            torch.cuda.synchronize(self._device)
+        self._params = None
+        self._pending.clear()
+        self._buckets.clear()
+        del self._rows, self._tables, self._kv_cache, self._cos_sin, self._staging, self._layer
+        if self._stream is not None:
+            torch.cuda.empty_cache()
+
+
+def _decode_entries(step_plan: StepPlan, batch: StepBatch, num_rows: int, *, with_blocks: bool) -> np.ndarray:
+    """Spell a decode step's entries out, with the at most one block that each of them gets."""
+    count = batch.entries.shape[1]
+    entries = np.full((5, count), -1, dtype=np.int32)
+    entries[:2] = batch.entries[:2]
+    entries[4] = step_plan.entries.samples
+    if with_blocks and batch.new_blocks.shape[1]:
+        place = np.empty(num_rows, dtype=np.int64)
+        place[batch.entries[0]] = np.arange(count)
+        entries[2:4, place[batch.new_blocks[0]]] = batch.new_blocks[1:]
+    return entries

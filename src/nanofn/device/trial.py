@@ -1,0 +1,91 @@
+"""A trial of the largest steps: what they take besides weights and K/V, measured rather than guessed."""
+
+import numpy as np
+import torch
+
+from nanofn.batch.build import StepBatch
+from nanofn.config import Limits
+from nanofn.device.decode_graphs import bucket_sizes, make_bucket
+from nanofn.device.prefill_inputs import prefill_step
+from nanofn.device.sampler import sample_entries
+from nanofn.device.staging import allocate_staging
+from nanofn.device.tables import allocate_tables
+from nanofn.errors import ConfigError
+from nanofn.model.kv_cache import allocate_kv_cache
+from nanofn.model.params import ModelParams
+from nanofn.model.prefill import Layer, prefill
+from nanofn.model.rotations import cos_sin_table
+from nanofn_kernels.linear import linear
+
+
+@torch.inference_mode()
+def working_bytes(
+    params: ModelParams, limits: Limits, device: torch.device, *, depth: int, layer: Layer, captures: bool
+) -> int:
+    """Run the largest prefill and the largest decode step on a GPU, with a cache of one block that all tokens share.
+
+    Args:
+        params: The weights.
+        limits: The bounds. The number of blocks does not count.
+        device: Where the weights are.
+        depth: Most steps under way.
+        layer: `prefill_layer`, or what a compiler made of it.
+        captures: Whether decode steps will be captured.
+
+    Returns:
+        Bytes that steps, tables and graphs take at most.
+
+    Raises:
+        ConfigError: Not even that fits.
+    """
+    torch.cuda.synchronize(device)
+    torch.cuda.empty_cache()
+    free_before = torch.cuda.mem_get_info(device)[0]
+    torch.cuda.reset_peak_memory_stats(device)
+    reserved_before = torch.cuda.memory_reserved(device)
+    try:
+        _run(params, limits, device, depth, layer, captures=captures)
+    except torch.OutOfMemoryError as error:
+        raise ConfigError(
+            f"a step of {limits.max_num_batched_tokens} tokens and one of {limits.max_num_seqs} sequences do not fit beside the "
+            f"weights: {free_before / 2**30:.2f} GiB were free; lower max_num_batched_tokens, max_num_seqs or max_model_len"
+        ) from error
+    torch.cuda.synchronize(device)
+    reserved = torch.cuda.max_memory_reserved(device) - reserved_before
+    outside = max(
+        0, free_before - torch.cuda.mem_get_info(device)[0] - (torch.cuda.memory_reserved(device) - reserved_before)
+    )
+    torch.cuda.empty_cache()
+    return reserved + outside * (len(bucket_sizes(limits.max_num_seqs)) if captures else 1)
+
+
+def _run(
+    params: ModelParams, limits: Limits, device: torch.device, depth: int, layer: Layer, *, captures: bool
+) -> None:
+    tables, staging = allocate_tables(limits, device), allocate_staging(limits.max_num_seqs, depth, device)
+    cos_sin = cos_sin_table(params.inverse_frequencies, limits.max_model_len)
+    cache = allocate_kv_cache(params.config, 1, limits.block_size, dtype=params.embedding.dtype, device=device)
+    hidden = prefill(params, prefill_step(tables, largest_prefill(limits), cos_sin, limits), cache, layer)
+    size = min(limits.max_num_seqs, hidden.shape[0])
+    logits = linear(hidden[:size], params.head, None, params.final_norm, eps=params.config.rms_norm_eps)
+    sample_entries(logits, staging.entries_of(size), tables, staging.device_output, filters=True)
+    del hidden, logits
+    bucket = make_bucket(params, staging, tables, cache, cos_sin, limits.max_num_seqs, None, captures=captures)
+    bucket.forward()
+    bucket.sample(True)
+
+
+def largest_prefill(limits: Limits) -> StepBatch:
+    """Fill the token budget with chunks as long as sequences can be."""
+    longest = limits.max_model_len - 1
+    num_tokens = min(limits.max_num_batched_tokens, longest * limits.max_num_seqs)
+    counts = [min(longest, num_tokens - first) for first in range(0, num_tokens, longest)]
+    zeros = [0] * len(counts)
+    return StepBatch(
+        entries=np.array([zeros, zeros, counts], dtype=np.int32),
+        sampling=np.arange(len(counts), dtype=np.int32),
+        new_blocks=np.zeros((3, 0), dtype=np.int32),
+        num_tokens=num_tokens,
+        max_query_len=max(counts),
+        max_seq_len=max(counts),
+    )
