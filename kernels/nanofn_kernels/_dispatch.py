@@ -9,7 +9,10 @@ A kernel module takes `jit` and `tl` from here, so it can be imported where Trit
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -47,9 +50,40 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 """Element types of activations and caches."""
 
 
+_only_compiles: ContextVar[bool] = ContextVar("only_compiles", default=False)
+
+_Base: Any = object if triton is None else triton.JITFunction
+
+
+class _Kernel(_Base):
+    """A kernel whose launches can be turned into mere compilations."""
+
+    def run(self, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+        return super().run(*args, grid=grid, warmup=warmup or _only_compiles.get(), **kwargs)
+
+
 def jit(function: Callable[..., Any]) -> Any:
     """Decorate a Triton kernel; leave it alone where Triton is absent."""
-    return triton.jit(function) if HAS_TRITON else function
+    if INTERPRETED:
+        return triton.jit(function)
+    return _Kernel(function) if HAS_TRITON else function
+
+
+@contextmanager
+def compiled_in_background(num_threads: int) -> Iterator[None]:
+    """Compile kernels in threads: a launch of one that is not ready waits for it, and leaving waits for all."""
+    with ThreadPoolExecutor(num_threads) as pool, triton.AsyncCompileMode(pool):
+        yield
+
+
+@contextmanager
+def only_compiling() -> Iterator[None]:
+    """Let launches of this package's kernels compile what they would launch, and launch nothing."""
+    token = _only_compiles.set(True)
+    try:
+        yield
+    finally:
+        _only_compiles.reset(token)
 
 
 def cdiv(dividend: int, divisor: int) -> int:

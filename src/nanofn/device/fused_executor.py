@@ -111,6 +111,10 @@ class FusedExecutor:
             )
         return self._buckets[size]
 
+    def _size_of(self, count: int) -> int:
+        """The least bucket that holds so many entries."""
+        return next(size for size in self._sizes if size >= count)
+
     @torch.inference_mode()
     def launch(self, step_plan: StepPlan, starts: Sequence[RowStart], masks: Masks = NO_MASKS) -> None:
         """Queue a plan's work."""
@@ -128,7 +132,7 @@ class FusedExecutor:
     def _launch_decode(self, step_plan: StepPlan, batch: StepBatch, slot: Slot, has_starts: bool, masks: Masks) -> None:
         """Decode: every entry is one token. Its logits are at the entry's place."""
         count = batch.entries.shape[1]
-        size = next(size for size in self._sizes if size >= count)
+        size = self._size_of(count)
         entries = _decode_entries(step_plan, batch, self._limits.max_num_seqs, with_blocks=not has_starts)
         if has_starts:
             extend_block_tables(self._tables, batch.new_blocks)
@@ -147,11 +151,13 @@ class FusedExecutor:
         hidden = prefill(params, step, self._kv_cache, self._layer)
         sampling = batch.sampling
         last = np.cumsum(batch.entries[2])[sampling] - 1
+        # Padded like a decode step, so that head and sampler run in shapes that are compiled already.
+        size = self._size_of(len(sampling))
         entries = np.full((5, len(sampling)), -1, dtype=np.int32)
         entries[0], entries[4] = batch.entries[0, sampling], 1
         entries[1] = batch.entries[1, sampling] + batch.entries[2, sampling] - 1
-        self._staging.upload(slot, entries, len(sampling))
-        rows = hidden[torch.from_numpy(last).to(self._device)]
+        self._staging.upload(slot, entries, size)
+        rows = hidden[torch.from_numpy(np.pad(last, (0, size - len(sampling)))).to(self._device)]
         logits = linear(rows, params.head, None, params.final_norm, eps=config.rms_norm_eps)
         self._finish(step_plan, batch, slot, logits, slice(0, len(sampling)), masks, hidden, None)
 
@@ -242,6 +248,7 @@ class FusedExecutor:
         self._buckets.clear()
         del self._rows, self._tables, self._kv_cache, self._cos_sin, self._staging, self._layer
         if self._stream is not None:
+            torch._C._cuda_clearCublasWorkspaces()  # noqa: SLF001  33 MiB a stream that nothing else gives back
             torch.cuda.empty_cache()
 
 

@@ -6,6 +6,7 @@ import torch
 from nanofn.batch.build import StepBatch
 from nanofn.config import Limits
 from nanofn.device.decode_graphs import bucket_sizes, make_bucket
+from nanofn.device.precompile import chunks_of_two
 from nanofn.device.prefill_inputs import prefill_step
 from nanofn.device.sampler import sample_entries
 from nanofn.device.staging import allocate_staging
@@ -44,7 +45,8 @@ def working_bytes(
     torch.cuda.reset_peak_memory_stats(device)
     reserved_before = torch.cuda.memory_reserved(device)
     try:
-        _run(params, limits, device, depth, layer, captures=captures)
+        with torch.cuda.stream(torch.cuda.Stream(device)):  # none can be captured on the default stream
+            _run(params, limits, device, depth, layer, captures=captures)
     except torch.OutOfMemoryError as error:
         raise ConfigError(
             f"a step of {limits.max_num_batched_tokens} tokens and one of {limits.max_num_seqs} sequences do not fit beside the "
@@ -66,7 +68,9 @@ def _run(
     cos_sin = cos_sin_table(params.inverse_frequencies, limits.max_model_len)
     cache = allocate_kv_cache(params.config, 1, limits.block_size, dtype=params.embedding.dtype, device=device)
     hidden = prefill(params, prefill_step(tables, largest_prefill(limits), cos_sin, limits), cache, layer)
-    size = min(limits.max_num_seqs, hidden.shape[0])
+    size = min(limits.max_num_seqs, limits.max_num_batched_tokens // 2 or 1)
+    # Many short chunks are another shape of kernel and, for a compiled layer, of step.
+    prefill(params, prefill_step(tables, chunks_of_two(size), cos_sin, limits), cache, layer)
     logits = linear(hidden[:size], params.head, None, params.final_norm, eps=params.config.rms_norm_eps)
     sample_entries(logits, staging.entries_of(size), tables, staging.device_output, filters=True)
     del hidden, logits

@@ -3,6 +3,7 @@
 import logging
 import platform
 import sys
+from contextlib import nullcontext
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from nanofn.device.checkpoint import Checkpoint, load_checkpoint
 from nanofn.device.executor import EagerExecutor, Executor
 from nanofn.device.fused_executor import FusedExecutor
 from nanofn.device.memory import CPU_SHARE, free_bytes, pool_size
+from nanofn.device.precompile import NUM_THREADS, request_kernels
 from nanofn.device.trial import working_bytes
 from nanofn.errors import ConfigError
 from nanofn.event_log import LogWriter
@@ -24,6 +26,7 @@ from nanofn.model.prefill import Layer, compiled_layer, prefill_layer
 from nanofn.request import TokenId
 from nanofn.sampling.params import SamplingParams, unbuilt_fields
 from nanofn.text.tokenizer import Tokenizer, load_tokenizer
+from nanofn_kernels._dispatch import compiled_in_background
 
 logger = logging.getLogger("nanofn")
 
@@ -144,9 +147,11 @@ def _available_bytes(options: EngineOptions, checkpoint: Checkpoint, device: tor
         max_num_batched_tokens=options.max_num_batched_tokens,
         max_model_len=longest,
     )
-    working = working_bytes(
-        checkpoint.params, bounds, device, depth=options.depth, layer=layer, captures=not options.enforce_eager
-    )
+    captures = not options.enforce_eager
+    with compiled_in_background(NUM_THREADS) if captures else nullcontext():
+        if captures:
+            request_kernels(checkpoint.params, bounds, device)
+        working = working_bytes(checkpoint.params, bounds, device, depth=options.depth, layer=layer, captures=captures)
     free, total = torch.cuda.mem_get_info(device)
     return max(0, int(total * options.gpu_memory_utilization) - (total - free) - working)
 

@@ -119,16 +119,15 @@ def _token_ids(intake: Intake, prompt: Any) -> tuple[str | None, tuple[TokenId, 
     if hasattr(prompt, "tolist"):
         prompt = prompt.tolist()
     is_sequence = isinstance(prompt, Sequence) and not isinstance(prompt, (bytes, bytearray))
-    if not is_sequence or not all(_is_integer(item) for item in prompt):
+    # The types first: looking at each of 100,000 items takes as long as a decode step.
+    if not is_sequence or not (set(map(type, prompt)) <= {int} or all(_is_integer(item) for item in prompt)):
         raise _BadPromptError(
             f"{_short(prompt)} is no prompt; give text, a list of token ids, or prompt_token_ids in a dict"
         )
-    token_ids = tuple([TokenId(int(item)) for item in prompt])
-    wrong = [token_id for token_id in token_ids if not 0 <= token_id < intake.vocab_size]
-    if wrong:
-        raise _BadPromptError(
-            f"token id {wrong[0]} is outside the vocabulary; ids go from 0 to {intake.vocab_size - 1}"
-        )
+    token_ids = tuple(map(TokenId, map(int, prompt)))
+    if token_ids and not (min(token_ids) >= 0 and max(token_ids) < intake.vocab_size):
+        wrong = next(token_id for token_id in token_ids if not 0 <= token_id < intake.vocab_size)
+        raise _BadPromptError(f"token id {wrong} is outside the vocabulary; ids go from 0 to {intake.vocab_size - 1}")
     return None, token_ids
 
 

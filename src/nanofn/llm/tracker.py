@@ -77,6 +77,8 @@ class Tracker:
         self._owners: dict[SequenceId, tuple[Tracked, Completion]] = {}
         self._matchers: dict[SequenceId, Matcher] = {}
         self._logprobs: dict[SequenceId, TokenLogprobs] = {}
+        # Sequences whose text is read as it comes; the others are looked at when they end.
+        self._read_at_once: set[SequenceId] = set()
 
     def track(self, submission: Submission, sequence_ids: Iterable[SequenceId]) -> None:
         """Follow a request that the core has just admitted."""
@@ -86,6 +88,8 @@ class Tracker:
         self._owners |= {completion.sequence_id: (tracked, completion) for completion in completions}
         if submission.grammar is not None:
             self._matchers |= {each.sequence_id: submission.grammar.start() for each in completions}
+        if submission.grammar is not None or submission.streams or submission.params.stop:
+            self._read_at_once |= {each.sequence_id for each in completions}
 
     def _completion(self, submission: Submission, index: int, sequence_id: SequenceId) -> Completion:
         params, detokenizer = submission.params, None
@@ -136,7 +140,9 @@ class Tracker:
             match effect:
                 case TokensCommitted(sequence_ids, token_ids, _):
                     self._append(sequence_ids, token_ids)
-                    touched |= {each: self._owners[each] for each in sequence_ids}
+                    self.tally.committed(state)
+                    if self._read_at_once:
+                        touched |= {each: self._owners[each] for each in sequence_ids if each in self._read_at_once}
                 case Started(sequence_id, num_cached_tokens):
                     _, completion = self._owners[sequence_id]
                     if not completion.has_started:
@@ -146,12 +152,11 @@ class Tracker:
                     self.tally.num_preemptions += 1
                 case Finished(sequence_id):
                     touched[sequence_id] = self._end(effect)
+                    self.tally.committed(state)
                 case Launched(step_plan):
                     self.tally.launched(step_plan, state)
                 case _:
                     pass
-        if touched:
-            self.tally.committed(state)
         for tracked, completion in touched.values():
             self._settle(tracked, completion)
 
@@ -170,19 +175,22 @@ class Tracker:
             self.finished[request_id] = self.output(tracked)
 
     def _append(self, sequence_ids: tuple[SequenceId, ...], token_ids: tuple[TokenId, ...]) -> None:
+        owners, matchers, logprobs = self._owners, self._matchers, self._logprobs
         for sequence_id, token_id in zip(sequence_ids, token_ids, strict=True):
-            tracked, completion = self._owners[sequence_id]
+            tracked, completion = owners[sequence_id]
             completion.token_ids.append(token_id)
-            if sequence_id in self._matchers:
-                self._matchers[sequence_id].advance(token_id)
-            if sequence_id in self._logprobs:
-                completion.logprobs.append(self._logprobs[sequence_id])
             if tracked.first_token_us is None:
                 tracked.first_token_us = now_us()
+        for sequence_id, token_id in zip(sequence_ids, token_ids, strict=True) if matchers or logprobs else ():
+            if sequence_id in matchers:
+                matchers[sequence_id].advance(token_id)
+            if sequence_id in logprobs:
+                owners[sequence_id][1].logprobs.append(logprobs[sequence_id])
 
     def _end(self, effect: Finished) -> tuple[Tracked, Completion]:
         tracked, completion = self._owners.pop(effect.sequence_id)
         self._matchers.pop(effect.sequence_id, None)
+        self._read_at_once.discard(effect.sequence_id)
         reason = "error" if tracked.is_blamed else effect.finish_reason
         completion.end(reason, effect.stop_token_id, effect.num_output_tokens)
         return tracked, completion

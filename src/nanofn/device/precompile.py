@@ -1,0 +1,61 @@
+"""The kernels that steps will need, compiled in threads before the first step asks for one."""
+
+import os
+
+import numpy as np
+import torch
+from attrs import evolve
+
+from nanofn.batch.build import StepBatch
+from nanofn.config import Limits
+from nanofn.device.decode_graphs import bucket_sizes, make_bucket
+from nanofn.device.prefill_inputs import FEW_CHUNKS, prefill_step
+from nanofn.device.staging import allocate_staging
+from nanofn.device.tables import allocate_tables
+from nanofn.model.kv_cache import allocate_kv_cache
+from nanofn.model.params import ModelParams
+from nanofn.model.prefill import prefill, prefill_layer
+from nanofn.model.rotations import cos_sin_table
+from nanofn_kernels._dispatch import only_compiling
+
+NUM_THREADS = os.cpu_count() or 1
+
+
+@torch.inference_mode()
+def request_kernels(params: ModelParams, limits: Limits, device: torch.device) -> None:
+    """Go through the steps of every shape with one layer, launching nothing: each kernel that is new gets compiled.
+
+    Inside `compiled_in_background` this returns at once, and compilations go on in threads. What is compiled lies in Triton's
+    cache on disk, so that the next process finds it there.
+
+    Args:
+        params: The weights; shapes, types and alignment count.
+        limits: The bounds. The number of blocks does not count.
+        device: Where the weights are.
+    """
+    first = evolve(params, layers=params.layers[:1])
+    tables, staging = allocate_tables(limits, device), allocate_staging(limits.max_num_seqs, 0, device)
+    cos_sin = cos_sin_table(params.inverse_frequencies, limits.max_model_len)
+    cache = allocate_kv_cache(params.config, 1, limits.block_size, dtype=params.embedding.dtype, device=device)
+    cache = evolve(cache, k=cache.k[:1], v=cache.v[:1])
+    with only_compiling():
+        for size in bucket_sizes(limits.max_num_seqs):
+            bucket = make_bucket(first, staging, tables, cache, cos_sin, size, None, captures=False)
+            bucket.forward()
+            for filters in (False, True):
+                bucket.sample(filters)
+        for num_chunks in {1, min(FEW_CHUNKS + 1, limits.max_num_seqs)}:
+            prefill(first, prefill_step(tables, chunks_of_two(num_chunks), cos_sin, limits), cache, prefill_layer)
+
+
+def chunks_of_two(num_chunks: int) -> StepBatch:
+    """A step of so many chunks, two tokens each."""
+    zeros, twos = [0] * num_chunks, [2] * num_chunks
+    return StepBatch(
+        entries=np.array([zeros, zeros, twos], dtype=np.int32),
+        sampling=np.arange(num_chunks, dtype=np.int32),
+        new_blocks=np.zeros((3, 0), dtype=np.int32),
+        num_tokens=2 * num_chunks,
+        max_query_len=2,
+        max_seq_len=2,
+    )
