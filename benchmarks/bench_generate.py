@@ -153,7 +153,7 @@ def run_works(given: argparse.Namespace, folder: Path, ceilings: Ceilings | None
     """Measure, profile and record what is asked for."""
     options, size = engine_options(given), "smoke" if given.smoke else "full"
     about = {"benchmark": "generate", "model": given.model, "size": size, "options": options}
-    about["ceilings"] = None if ceilings is None else asdict(ceilings)
+    about["ceilings"] = None if ceilings is None else {**asdict(ceilings), "are_given": given.ceilings is not None}
     lines: list[dict[str, Any]] = []
 
     def keep(line: dict[str, Any]) -> None:
