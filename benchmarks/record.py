@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import os
 import platform
 import subprocess
 from importlib.metadata import version
@@ -14,11 +15,11 @@ RESULTS = Path(__file__).parent / "results"
 PACKAGES = ("torch", "triton", "transformers", "nanofn")
 
 
-def append_record(name: str, result: dict[str, Any]) -> None:
-    """Append a result to `results/NAME.jsonl`, with commit, date, device and versions."""
-    RESULTS.mkdir(exist_ok=True)
+def append_record(name: str, result: dict[str, Any], folder: Path = RESULTS) -> None:
+    """Append a result to `results/NAME.jsonl`, or to NAME.jsonl elsewhere, with commit, date, device and versions."""
+    folder.mkdir(parents=True, exist_ok=True)
     record = {"date": datetime.datetime.now(datetime.UTC).date().isoformat(), **environment(), **result}
-    with (RESULTS / f"{name}.jsonl").open("a", encoding="utf-8") as file:
+    with (folder / f"{name}.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps(record) + "\n")
 
 
@@ -34,6 +35,8 @@ def environment() -> dict[str, Any]:
 
 
 def _commit() -> str:
+    if named := os.environ.get("NANOFN_COMMIT"):  # where the source travels without its history
+        return named
     try:
         command = ["git", "describe", "--always", "--dirty", "--abbrev=10"]
         return subprocess.run(command, capture_output=True, text=True, check=True, cwd=RESULTS).stdout.strip()
