@@ -3,13 +3,18 @@
 import io
 import json
 import os
+import re
+import runpy
+import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from nanofn.cli import main
 
+ROOT = Path(__file__).resolve().parents[2]
 STORY = "Once upon a time"
 
 
@@ -66,3 +71,22 @@ def test_it_runs_as_a_module_and_a_closed_pipe_is_no_error():
     )
     assert STORY[:5] == done.stdout
     assert "Traceback" not in done.stderr
+
+
+def test_the_readme_shows_what_its_command_prints(capsys):
+    """The first text of the README is the embedded model's, word for word."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    command, shown = re.search(
+        r"^python .* && nanofn (.+)\n```\n\n```text\n(.+?)```", readme, re.MULTILINE | re.DOTALL
+    ).groups()
+    assert main(shlex.split(command)) == 0
+    assert capsys.readouterr().out.split() == shown.split()
+
+
+def test_the_picture_shows_what_the_conversation_is():
+    """The drawn terminal, held again: the same words from the first line that is typed on."""
+    terminal = runpy.run_path(str(ROOT / "docs" / "terminal.py"))
+    shown = terminal["read_drawn"]((ROOT / "docs" / "terminal.svg").read_text(encoding="utf-8"))
+    again = terminal["record"]()
+    assert all(f"> {line}\n" in again for line in terminal["TYPED"])
+    assert shown[shown.index("> ") :].split() == again[again.index("> ") :].split()

@@ -73,9 +73,9 @@ def test_the_wheel_has_every_file_of_both_packages(wheel: Path) -> None:
 
 
 def test_the_embedded_model_is_inside(wheel: Path) -> None:
-    """A fresh machine can generate without a download: weights, config and tokenizer lie in the wheel."""
+    """A fresh machine can generate without a download: weights, config, tokenizer and notices lie in the wheel."""
     inside = {name.rpartition("/")[2] for name in names(wheel) if name.startswith("nanofn/embedded/")}
-    assert {"config.json", "model.safetensors", "tokenizer.json"} <= inside
+    assert {"config.json", "model.safetensors", "tokenizer.json", "NOTICES.txt"} <= inside
 
 
 def test_the_metadata_says_what_pyproject_says(wheel: Path) -> None:
@@ -84,7 +84,8 @@ def test_the_metadata_says_what_pyproject_says(wheel: Path) -> None:
         (folder,) = {name.partition("/")[0] for name in archive.namelist() if ".dist-info/" in name}
         metadata = Parser().parsestr(archive.read(f"{folder}/METADATA").decode())
         commands = archive.read(f"{folder}/entry_points.txt").decode()
-        assert f"{folder}/licenses/LICENSE" in archive.namelist()
+        notices = ("LICENSE", "src/nanofn/embedded/model/NOTICES.txt")
+        assert {f"{folder}/licenses/{name}" for name in notices} <= set(archive.namelist())
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata["Requires-Python"] == ">=3.11"
     assert metadata["Description-Content-Type"] == "text/markdown"

