@@ -92,6 +92,7 @@ class FusedExecutor:
                 for size in reversed(self._sizes):
                     self._bucket(size)
         self._rows = RowParams(self._tables)
+        self._last: tuple[Bucket, bool] | None = None
         self._pending: deque[_Pending] = deque()
 
     def _bucket(self, size: int) -> Bucket:
@@ -184,6 +185,7 @@ class FusedExecutor:
         filters = rows.filters(sampled)
         if bucket is not None and adjusted is None:
             bucket.sample(filters)
+            self._last = bucket, filters
         elif size:
             entries = self._staging.entries_of(size)
             sample_entries(
@@ -213,6 +215,14 @@ class FusedExecutor:
                 )
             first = last
         return tuple([each for each in found if each is not None])
+
+    def replay_last_step(self) -> None:
+        """Run the graphs of the latest decode step once more, for timing. They write what they wrote before."""
+        assert self._last is not None
+        bucket, filters = self._last
+        with torch.cuda.stream(self._stream):
+            bucket.forward()
+            bucket.sample(filters)
 
     def collect(self) -> StepOutput:
         """Wait for the oldest plan's tokens."""
@@ -246,6 +256,7 @@ class FusedExecutor:
         self._params = None
         self._pending.clear()
         self._buckets.clear()
+        self._last = None
         del self._rows, self._tables, self._kv_cache, self._cos_sin, self._staging, self._layer
         if self._stream is not None:
             torch._C._cuda_clearCublasWorkspaces()  # noqa: SLF001  33 MiB a stream that nothing else gives back
