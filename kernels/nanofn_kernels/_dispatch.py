@@ -52,27 +52,43 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 
 _only_compiles: ContextVar[bool] = ContextVar("only_compiles", default=False)
 
-_Base: Any = object if triton is None else triton.JITFunction
+BATCH_COUNTS = ("num_rows", "num_entries", "num_chunks", "num_tokens")
+"""Arguments of these names follow the batch: a kernel is not compiled anew where one is 1 or a multiple of 16."""
 
 
-class _Kernel(_Base):
-    """A kernel whose launches can be turned into mere compilations."""
+def kernel_of(jit_class: Any, function: Callable[..., Any]) -> Any:
+    """Make a kernel of one of Triton's classes, whose launches `only_compiling` turns into mere compilations."""
 
-    def run(self, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
-        return super().run(*args, grid=grid, warmup=warmup or _only_compiles.get(), **kwargs)
+    class Kernel(jit_class):
+        def run(self, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+            return super().run(*args, grid=grid, warmup=warmup or _only_compiles.get(), **kwargs)
+
+    names = inspect.signature(function).parameters
+    return Kernel(function, do_not_specialize=[name for name in BATCH_COUNTS if name in names])
 
 
 def jit(function: Callable[..., Any]) -> Any:
     """Decorate a Triton kernel; leave it alone where Triton is absent."""
     if INTERPRETED:
         return triton.jit(function)
-    return _Kernel(function) if HAS_TRITON else function
+    return kernel_of(triton.JITFunction, function) if HAS_TRITON else function
 
 
 @contextmanager
-def compiled_in_background(num_threads: int) -> Iterator[None]:
-    """Compile kernels in threads: a launch of one that is not ready waits for it, and leaving waits for all."""
-    with ThreadPoolExecutor(num_threads) as pool, triton.AsyncCompileMode(pool):
+def compiled_in_background(num_threads: int, device: torch.device) -> Iterator[None]:
+    """Compile and load kernels in threads: a launch of one that is not ready waits for it, and leaving waits for all."""
+
+    class Mode(triton.AsyncCompileMode):
+        def submit(self, key: Any, compile_fn: Callable[[], Any], finalize_fn: Any) -> Any:
+            def load() -> Any:
+                kernel = compile_fn()
+                torch.cuda.set_device(device)
+                _ = kernel.run  # loads the code, which takes longer than finding it in the cache on disk
+                return kernel
+
+            return super().submit(key, load, finalize_fn)
+
+    with ThreadPoolExecutor(num_threads) as pool, Mode(pool):
         yield
 
 

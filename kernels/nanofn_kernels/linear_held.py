@@ -1,15 +1,17 @@
 """Rows times a weight on Hopper: the weight's tiles are in shared memory before the kernel in front has finished."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from nanofn_kernels._dispatch import HAS_TRITON, INTERPRETED, cdiv, tl
+from nanofn_kernels._dispatch import HAS_TRITON, INTERPRETED, cdiv, kernel_of, tl
 
 try:
     from triton.experimental import gluon
     from triton.experimental.gluon import language as gl
+    from triton.experimental.gluon._runtime import GluonJITFunction
     from triton.experimental.gluon.language.nvidia.hopper import (
         async_copy,
         fence_async_shared,
@@ -21,7 +23,7 @@ try:
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
     HAS_GLUON = HAS_TRITON and not INTERPRETED
-    _jit = gluon.jit
+    _jit = gluon.jit if INTERPRETED else partial(kernel_of, GluonJITFunction)
 except ImportError:
     HAS_GLUON = False
     gl = tl

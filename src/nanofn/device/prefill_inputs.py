@@ -37,7 +37,7 @@ def prefill_step(tables: DeviceTables, batch: StepBatch, cos_sin: Tensor, limits
     more_chunks = (FEW_CHUNKS if num_chunks <= FEW_CHUNKS else limits.max_num_seqs) - num_chunks
     rows = torch.from_numpy(batch.entries[0]).to(inputs.token_ids.device)
     query_start_loc = F.pad(inputs.query_start_loc.to(torch.int32), (0, more_chunks), value=num_tokens)
-    step = PrefillStep(
+    return PrefillStep(
         token_ids=F.pad(inputs.token_ids, (0, more_tokens)),
         positions=F.pad(inputs.positions.to(torch.int32), (0, more_tokens)),
         slot_mapping=F.pad(inputs.slot_mapping, (0, more_tokens), value=-1),
@@ -47,6 +47,3 @@ def prefill_step(tables: DeviceTables, batch: StepBatch, cos_sin: Tensor, limits
         block_table=tables.block_table,
         cos_sin=cos_sin,
     )
-    for tensor in (step.token_ids, step.positions, step.slot_mapping, step.rows, step.query_start_loc, step.seq_lens):
-        torch._dynamo.mark_dynamic(tensor, 0)  # noqa: SLF001  torch documents it under this name
-    return step

@@ -23,7 +23,7 @@ from nanofn_kernels.linear import linear
 def working_bytes(
     params: ModelParams, limits: Limits, device: torch.device, *, depth: int, layer: Layer, captures: bool
 ) -> int:
-    """Run the largest prefill and the largest decode step on a GPU, with a cache of one block that all tokens share.
+    """Run the largest prefill and the largest decode step on a GPU, with a cache of two blocks that all tokens share.
 
     Args:
         params: The weights.
@@ -66,7 +66,7 @@ def _run(
 ) -> None:
     tables, staging = allocate_tables(limits, device), allocate_staging(limits.max_num_seqs, depth, device)
     cos_sin = cos_sin_table(params.inverse_frequencies, limits.max_model_len)
-    cache = allocate_kv_cache(params.config, 1, limits.block_size, dtype=params.embedding.dtype, device=device)
+    cache = allocate_kv_cache(params.config, 2, limits.block_size, dtype=params.embedding.dtype, device=device)
     hidden = prefill(params, prefill_step(tables, largest_prefill(limits), cos_sin, limits), cache, layer)
     size = min(limits.max_num_seqs, limits.max_num_batched_tokens // 2 or 1)
     # Many short chunks are another shape of kernel and, for a compiled layer, of step.

@@ -148,7 +148,7 @@ def _available_bytes(options: EngineOptions, checkpoint: Checkpoint, device: tor
         max_model_len=longest,
     )
     captures = not options.enforce_eager
-    with compiled_in_background(NUM_THREADS) if captures else nullcontext():
+    with compiled_in_background(NUM_THREADS, device) if captures else nullcontext():
         if captures:
             request_kernels(checkpoint.params, bounds, device)
         working = working_bytes(checkpoint.params, bounds, device, depth=options.depth, layer=layer, captures=captures)

@@ -74,9 +74,13 @@ def prefill(params: ModelParams, step: PrefillStep, kv_cache: KVCache, layer: La
     """
     config = params.config
     hidden = F.embedding(step.token_ids, params.embedding)
+    for tensor in (hidden, step.positions, step.slot_mapping, step.rows, step.query_start_loc, step.seq_lens):
+        torch._dynamo.mark_dynamic(tensor, 0)  # noqa: SLF001  torch documents it under this name
     where = (step.cos_sin, step.positions, step.slot_mapping)
     chunks = (step.block_table, step.rows, step.query_start_loc, step.seq_lens)
     for each, k_cache, v_cache in zip(params.layers, kv_cache.k, kv_cache.v, strict=True):
+        for cache in (k_cache, v_cache):
+            torch._dynamo.maybe_mark_dynamic(cache, 0)  # noqa: SLF001
         hidden = layer(
             hidden, layer_weights(each), k_cache, v_cache, where, chunks, config.num_heads, config.rms_norm_eps
         )
