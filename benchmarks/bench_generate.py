@@ -67,12 +67,12 @@ def figures(run: Run, timings: list[Timing], dimensions: Dimensions, ceilings: C
     return result
 
 
-def idle_figures(llm: LLM, run: Run, num_steps: int) -> StepTimes:
-    """Time decode steps of a run, and their graphs if the executor can replay them."""
+def idle_figures(llm: LLM, run: Run, num_steps: int, *, has_graphs: bool) -> StepTimes:
+    """Time decode steps of a run, and their graphs if there are some for the whole step."""
     with decoding(llm, run), waiting_clock(llm) as waited_s:
         return step_times(
             llm.step,
-            replay_hook(llm),
+            replay_hook(llm) if has_graphs and run.is_captured else None,
             waited_s,
             num_steps=num_steps,
             synchronize=torch.cuda.synchronize if torch.cuda.is_available() else lambda: None,
@@ -138,7 +138,9 @@ def read_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--idle", action="store_true", help="also time single decode steps and the host's part in them")
     parser.add_argument("--profile", type=Path, metavar="FOLDER", help="also profile decode steps; writes traces there")
     parser.add_argument("--steps", type=int, default=32, help="how many decode steps --idle and --profile look at")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="where generate.jsonl lies")
+    parser.add_argument(
+        "--out", type=Path, help="where generate.jsonl lies; default: results/, or nowhere for a smoke run"
+    )
     parser.add_argument("--smoke", action="store_true", help="a few short requests: that everything works")
     return parser.parse_args(arguments)
 
@@ -155,10 +157,12 @@ def run_works(given: argparse.Namespace, folder: Path, ceilings: Ceilings | None
     about = {"benchmark": "generate", "model": given.model, "size": size, "options": options}
     about["ceilings"] = None if ceilings is None else {**asdict(ceilings), "are_given": given.ceilings is not None}
     lines: list[dict[str, Any]] = []
+    out = given.out or (None if given.smoke else RESULTS)
 
     def keep(line: dict[str, Any]) -> None:
         lines.append(about | line)
-        append_record("generate", lines[-1], given.out)
+        if out is not None:
+            append_record("generate", lines[-1], out)
         print(table_row(line), flush=True)
 
     if START_UP in given.works:
@@ -186,7 +190,7 @@ def run_works(given: argparse.Namespace, folder: Path, ceilings: Ceilings | None
                     run, requests=run.requests[: given.max_num_seqs], params=run.params[: given.max_num_seqs]
                 )
                 if given.idle:
-                    found = idle_figures(llm, again, given.steps)
+                    found = idle_figures(llm, again, given.steps, has_graphs=not given.enforce_eager)
                     line["step"] = {**asdict(found), "idle_share": found.idle_share, "host_share": found.host_share}
                 keep(line)
                 if given.profile is not None:

@@ -36,6 +36,11 @@ class Run:
         return f"{self.work}-{self.variant}" if self.variant else self.work
 
     @property
+    def is_captured(self) -> bool:
+        """Whether every row has the plain sampler: others, of penalties, reports and grammars, have no graph."""
+        return self.variant in {"", GREEDY, PLAIN}
+
+    @property
     def prompts(self) -> list[list[int]]:
         """The prompts as `generate` takes them."""
         return [list(prompt) for prompt, _ in self.requests]
