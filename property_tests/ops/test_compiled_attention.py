@@ -23,15 +23,15 @@ class Recorded:
 
 
 RECORDED = {
-    "decode 256": Recorded(96, 38, 32, 32),
-    "decode 64 page 16": Recorded(168, 53, 64, 32),
+    "decode 256": Recorded(96, 70, 48, 32),
+    "decode 64 page 16": Recorded(168, 38, 48, 32),
     "decode 16 page 16": Recorded(128, 134, 80, 32),
     "decode 16 group 4": Recorded(128, 134, 80, 32),
-    "decode 8": Recorded(216, 53, 64, 32),
+    "decode 8": Recorded(216, 38, 48, 32),
     "decode 1 pdl": Recorded(168, 70, 48, 32),
     "decode 1 group 4": Recorded(168, 70, 48, 32),
     "decode 64 split 256": Recorded(168, 70, 48, 32),
-    "decode 64 head 80 fp16": Recorded(168, 53, 64, 32),
+    "decode 64 head 80 fp16": Recorded(168, 38, 48, 32),
     "decode 64 head 256": Recorded(160, 73, 48, 32),
     "decode 4 fp32": Recorded(112, 26, 16),
     "prefill": Recorded(192, 112, 96, 24),
