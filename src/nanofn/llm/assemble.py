@@ -124,7 +124,7 @@ def _device(name: str) -> torch.device:
     has_gpu = torch.cuda.is_available()
     if name == "cuda" and not has_gpu:
         raise ConfigError('device is "cuda", but torch finds no GPU; use device="cpu" or "auto"')
-    return torch.device("cuda" if has_gpu and name != "cpu" else "cpu")
+    return torch.device("cuda", torch.cuda.current_device()) if has_gpu and name != "cpu" else torch.device("cpu")
 
 
 def _dtype(name: str, device: torch.device) -> torch.dtype | None:
