@@ -71,6 +71,39 @@ def test_sampling_and_storing_equal_the_references(work, seed) -> None:
     assert torch.equal(results[0][1][samples], results[1][1][samples])
 
 
+@settings(max_examples=40)
+@given(
+    counts=st.lists(st.integers(1, 5), min_size=1, max_size=NUM_ROWS),
+    padding=st.tuples(st.integers(0, 3), st.integers(0, 3)),
+    block_size=st.sampled_from([1, 4, 16]),
+    seed=st.integers(0, 1000),
+)
+def test_chunks_tokens_are_found_as_the_reference_finds_them(counts, padding, block_size, seed) -> None:
+    """Each token's hidden state, position and slot; padding chunks and padding tokens are nothing."""
+    generator = torch.Generator().manual_seed(seed)
+    starts = [sum(counts[:place]) for place in range(len(counts) + 1)]
+    rows = torch.randperm(NUM_ROWS, generator=generator)[: len(counts)].tolist()
+    seq_lens = [count + int(torch.randint(0, 30, (1,), generator=generator)) for count in counts]
+    more_chunks, more_tokens = padding
+    columns = [*zip(rows, starts, seq_lens, strict=False), *[(-1, starts[-1], 0)] * (1 + more_chunks)]
+    chunks = torch.tensor(columns, dtype=torch.int32).T.contiguous().to(DEVICE)
+    tokens = torch.randint(0, VOCAB, (NUM_ROWS, MAX_TOKENS + 1), generator=generator).to(DEVICE)
+    shape = NUM_ROWS, -(-MAX_TOKENS // block_size)
+    table = torch.randint(0, 99, shape, generator=generator, dtype=torch.int32).to(DEVICE)
+    embedding = torch.randn(VOCAB, HIDDEN, generator=generator).to(DEVICE)
+    arguments = chunks, tokens, table, embedding, block_size, starts[-1] + more_tokens
+    found, expected = ops.prefill_inputs(*arguments), reference.prefill_inputs(*arguments)
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    place = 0
+    for row, count, seq_len in zip(rows, counts, seq_lens, strict=True):
+        for position in range(seq_len - count, seq_len):
+            slot = int(table[row, position // block_size]) * block_size + position % block_size
+            assert (int(found[1][place]), int(found[2][place])) == (position, slot)
+            assert torch.equal(found[0][place], embedding[tokens[row, position]])
+            place += 1
+    assert (found[2][place:] == -1).all()
+
+
 def test_arguments_that_do_not_fit_are_named() -> None:
     """Wrong shapes and types."""
     entries = torch.zeros((4, 3), dtype=torch.int32)

@@ -27,6 +27,28 @@ def decode_inputs(
     )
 
 
+CHUNK_FIELDS = ("row", "start", "seq_len")
+"""What the rows of an array of chunks are. `start` is the number of tokens in front of the chunk. Padding has row -1, seq_len 0
+and the number of all tokens as its start; the last column is padding always."""
+
+
+def prefill_inputs(
+    chunks: Tensor, tokens: Tensor, block_table: Tensor, embedding: Tensor, block_size: int, num_tokens: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Look up what every token of some chunks needs: see `nanofn_kernels.entries`."""
+    row, start, seq_len = chunks.to(torch.int64)
+    at = torch.arange(num_tokens, device=chunks.device)
+    chunk = torch.searchsorted(start, at, right=True) - 1
+    is_real = at < start[-1]
+    chunk = torch.where(is_real, chunk, 0)
+    count = start.diff(append=start[-1:])
+    position = torch.where(is_real, seq_len[chunk] - count[chunk] + at - start[chunk], 0)
+    row = row[chunk].clamp(min=0)
+    slots = block_table[row, position // block_size].to(torch.int64) * block_size + position % block_size
+    hidden = embedding[tokens[row, position]].masked_fill_(~is_real.unsqueeze(1), 0)
+    return hidden, position.to(torch.int32), torch.where(is_real, slots, -1)
+
+
 def sampling_inputs(
     entries: Tensor, temperature: Tensor, seed: Tensor, child: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:

@@ -17,17 +17,17 @@ from nanofn.batch.step_output import PromptLogprobs, StepOutput
 from nanofn.config import Limits
 from nanofn.device.decode_graphs import Bucket, bucket_sizes, make_bucket
 from nanofn.device.executor import NO_MASKS, Masks, SampledLogprobs
-from nanofn.device.prefill_inputs import prefill_step
+from nanofn.device.prefill_graphs import PrefillGraphs, chunk_array
 from nanofn.device.read_logprobs import prompt_logprobs, sampled_logprobs
 from nanofn.device.row_params import RowParams
 from nanofn.device.sampler import sample_entries
 from nanofn.device.staging import Slot, allocate_staging
-from nanofn.device.tables import allocate_tables, extend_block_tables, start_rows
+from nanofn.device.tables import allocate_tables, extend_block_tables, send, start_rows
 from nanofn.errors import LogitsError
 from nanofn.model.kv_cache import allocate_kv_cache
 from nanofn.model.layers import rms_norm
 from nanofn.model.params import ModelParams
-from nanofn.model.prefill import Layer, prefill, prefill_layer
+from nanofn.model.prefill import Layer, prefill_layer
 from nanofn.model.rotations import cos_sin_table
 from nanofn.request import TokenId
 from nanofn.state.step_plan import StepPlan
@@ -78,7 +78,7 @@ class FusedExecutor:
         self._device, self._limits = device, limits
         self._params: ModelParams | None = params
         self._stream = torch.cuda.Stream(device) if is_gpu else None
-        self._captures, self._layer = captures, layer
+        self._captures = captures
         with torch.inference_mode(), torch.cuda.stream(self._stream):
             self._tables = allocate_tables(limits, device)
             self._kv_cache = allocate_kv_cache(
@@ -91,6 +91,8 @@ class FusedExecutor:
             if self._captures:
                 for size in reversed(self._sizes):
                     self._bucket(size)
+            pool = self._bucket(self._sizes[-1]).pool if self._captures else None
+            self._prefills = PrefillGraphs(params, self._tables, self._kv_cache, self._cos_sin, limits, layer, pool)
         self._rows = RowParams(self._tables)
         self._last: tuple[Bucket, bool] | None = None
         self._pending: deque[_Pending] = deque()
@@ -148,8 +150,8 @@ class FusedExecutor:
         assert self._params is not None
         params, config = self._params, self._params.config
         extend_block_tables(self._tables, batch.new_blocks)
-        step = prefill_step(self._tables, batch, self._cos_sin, self._limits)
-        hidden = prefill(params, step, self._kv_cache, self._layer)
+        chunks = self._staging.upload_chunks(slot, chunk_array(batch, self._limits.max_num_seqs))
+        hidden = self._prefills.run(chunks, batch.num_tokens)
         sampling = batch.sampling
         last = np.cumsum(batch.entries[2])[sampling] - 1
         # Padded like a decode step, so that head and sampler run in shapes that are compiled already.
@@ -158,7 +160,7 @@ class FusedExecutor:
         entries[0], entries[4] = batch.entries[0, sampling], 1
         entries[1] = batch.entries[1, sampling] + batch.entries[2, sampling] - 1
         self._staging.upload(slot, entries, size)
-        rows = hidden[torch.from_numpy(np.pad(last, (0, size - len(sampling)))).to(self._device)]
+        rows = hidden[send(np.pad(last, (0, size - len(sampling))), self._device)]
         logits = linear(rows, params.head, None, params.final_norm, eps=config.rms_norm_eps)
         self._finish(step_plan, batch, slot, logits, slice(0, len(sampling)), masks, hidden, None)
 
@@ -257,7 +259,7 @@ class FusedExecutor:
         self._pending.clear()
         self._buckets.clear()
         self._last = None
-        del self._rows, self._tables, self._kv_cache, self._cos_sin, self._staging, self._layer
+        del self._rows, self._tables, self._kv_cache, self._cos_sin, self._staging, self._prefills
         if self._stream is not None:
             torch._C._cuda_clearCublasWorkspaces()  # noqa: SLF001  33 MiB a stream that nothing else gives back
             torch.cuda.empty_cache()

@@ -9,12 +9,12 @@ from attrs import evolve
 from nanofn.batch.build import StepBatch
 from nanofn.config import Limits
 from nanofn.device.decode_graphs import bucket_sizes, make_bucket
-from nanofn.device.prefill_inputs import FEW_CHUNKS, prefill_step
+from nanofn.device.prefill_graphs import PrefillGraphs, chunk_array
 from nanofn.device.staging import allocate_staging
 from nanofn.device.tables import allocate_tables
 from nanofn.model.kv_cache import allocate_kv_cache
 from nanofn.model.params import ModelParams
-from nanofn.model.prefill import prefill, prefill_layer
+from nanofn.model.prefill import prefill_layer
 from nanofn.model.rotations import cos_sin_table
 from nanofn_kernels._dispatch import only_compiling
 
@@ -44,8 +44,10 @@ def request_kernels(params: ModelParams, limits: Limits, device: torch.device) -
             bucket.forward()
             for filters in (False, True):
                 bucket.sample(filters)
-        for num_chunks in {1, min(FEW_CHUNKS + 1, limits.max_num_seqs)}:
-            prefill(first, prefill_step(tables, chunks_of_two(num_chunks), cos_sin, limits), cache, prefill_layer)
+        prefills = PrefillGraphs(first, tables, cache, cos_sin, limits, prefill_layer, pool=None)
+        for batch in (chunks_of_two(1), chunks_of_two(limits.max_num_seqs)):
+            chunks = staging.upload_chunks(staging.next_slot(), chunk_array(batch, limits.max_num_seqs))
+            prefills.run(chunks, batch.num_tokens)
 
 
 def chunks_of_two(num_chunks: int) -> StepBatch:

@@ -8,7 +8,8 @@ from attrs import field, frozen
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nanofn_kernels.entries import ENTRY_FIELDS
+from nanofn.device.prefill_graphs import num_columns
+from nanofn_kernels.entries import CHUNK_FIELDS, ENTRY_FIELDS
 
 
 @frozen(eq=False)
@@ -17,11 +18,13 @@ class Slot:
 
     Attributes:
         entries: [5 * max_num_seqs] int32. Copied to the device before the step.
+        chunks: [3 * most columns] int32. Copied to the device before a step that prefills.
         output: [max_num_seqs] int32. Copied back after it: the sampled tokens.
         done: Recorded behind the copy back; None on a CPU, where nothing is ever under way.
     """
 
     entries: Tensor
+    chunks: Tensor
     output: Tensor
     done: "torch.cuda.Event | None"
 
@@ -37,11 +40,13 @@ class Staging:
 
     Attributes:
         device_entries: [5 * max_num_seqs] int32 on the device. Steps follow each other on one stream, so one is enough.
+        device_chunks: [3 * most columns] int32 on the device.
         device_output: [max_num_seqs] int32 on the device.
         slots: The host's.
     """
 
     device_entries: Tensor
+    device_chunks: Tensor
     device_output: Tensor
     slots: deque[Slot] = field(factory=deque)
 
@@ -73,6 +78,24 @@ class Staging:
         self.device_entries[:number].copy_(slot.entries[:number], non_blocking=True)
         return self.entries_of(size)
 
+    def upload_chunks(self, slot: Slot, chunks: NDArray[np.int32]) -> Tensor:
+        """Send chunks.
+
+        Args:
+            slot: From `next_slot`.
+            chunks: [3, num_columns] int32. See `nanofn_kernels.entries`.
+
+        Returns:
+            The same on the device, the same memory for the same number of columns.
+
+        Mutates:
+            slot, and the device's chunks.
+        """
+        slot.chunks[: chunks.size].numpy().reshape(chunks.shape)[:] = chunks
+        on_device = self.device_chunks[: chunks.size]
+        on_device.copy_(slot.chunks[: chunks.size], non_blocking=True)
+        return on_device.view(chunks.shape)
+
     def entries_of(self, size: int) -> Tensor:
         """The device's entries at a size: [5, size] int32."""
         return self.device_entries[: len(ENTRY_FIELDS) * size].view(len(ENTRY_FIELDS), size)
@@ -96,9 +119,14 @@ def allocate_staging(max_num_seqs: int, depth: int, device: torch.device) -> Sta
         return torch.zeros(size, dtype=torch.int32, pin_memory=on_gpu)
 
     numbers = len(ENTRY_FIELDS) * max_num_seqs
-    slots = [Slot(host(numbers), host(max_num_seqs), torch.cuda.Event() if on_gpu else None) for _ in range(depth + 1)]
+    chunks = len(CHUNK_FIELDS) * max(num_columns(1, max_num_seqs), num_columns(max_num_seqs, max_num_seqs))
+    slots = [
+        Slot(host(numbers), host(chunks), host(max_num_seqs), torch.cuda.Event() if on_gpu else None)
+        for _ in range(depth + 1)
+    ]
     return Staging(
         torch.full((numbers,), -1, dtype=torch.int32, device=device),
+        torch.zeros(chunks, dtype=torch.int32, device=device),
         torch.zeros(max_num_seqs, dtype=torch.int32, device=device),
         deque(slots),
     )

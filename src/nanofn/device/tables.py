@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import torch
 from attrs import frozen
+from numpy.typing import NDArray
 from torch import Tensor
 
 from nanofn.batch.build import StepBatch
@@ -60,6 +62,12 @@ def allocate_tables(limits: Limits, device: torch.device) -> DeviceTables:
     )
 
 
+def send(array: NDArray[Any], device: torch.device) -> Tensor:
+    """Copy an array to a device without waiting for what the device does: from pageable memory a copy would."""
+    tensor = torch.from_numpy(np.ascontiguousarray(array))
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+
+
 def start_rows(tables: DeviceTables, starts: Sequence[RowStart]) -> None:
     """Set rows up for new owners, in a number of copies that does not depend on how many there are.
 
@@ -83,10 +91,10 @@ def start_rows(tables: DeviceTables, starts: Sequence[RowStart]) -> None:
     shares = np.array(
         [(start.sampling.temperature, start.sampling.top_p, start.sampling.min_p) for start in starts], dtype=np.float32
     ).T
-    at_row, at_position, ids = torch.from_numpy(np.stack((row_of, position_of, token_ids))).to(device)
+    at_row, at_position, ids = send(np.stack((row_of, position_of, token_ids)), device)
     tables.tokens[at_row, at_position] = ids
-    row, child, top_k, seed = torch.from_numpy(np.ascontiguousarray(told)).to(device)
-    temperature, top_p, min_p = torch.from_numpy(np.ascontiguousarray(shares)).to(device)
+    row, child, top_k, seed = send(told, device)
+    temperature, top_p, min_p = send(shares, device)
     for table, values in (
         (tables.child, child),
         (tables.top_k, top_k),
@@ -109,7 +117,7 @@ def extend_block_tables(tables: DeviceTables, new_blocks: np.ndarray) -> None:
         tables: its block table.
     """
     if new_blocks.shape[1]:
-        rows, indexes, block_ids = torch.from_numpy(new_blocks).to(tables.tokens.device)
+        rows, indexes, block_ids = send(new_blocks, tables.tokens.device)
         tables.block_table[rows.long(), indexes.long()] = block_ids
 
 

@@ -7,14 +7,14 @@ from nanofn.batch.build import StepBatch
 from nanofn.config import Limits
 from nanofn.device.decode_graphs import bucket_sizes, make_bucket
 from nanofn.device.precompile import chunks_of_two
-from nanofn.device.prefill_inputs import prefill_step
+from nanofn.device.prefill_graphs import PrefillGraphs, chunk_array
 from nanofn.device.sampler import sample_entries
 from nanofn.device.staging import allocate_staging
 from nanofn.device.tables import allocate_tables
 from nanofn.errors import ConfigError
 from nanofn.model.kv_cache import allocate_kv_cache
 from nanofn.model.params import ModelParams
-from nanofn.model.prefill import Layer, prefill
+from nanofn.model.prefill import Layer
 from nanofn.model.rotations import cos_sin_table
 from nanofn_kernels.linear import linear
 
@@ -67,16 +67,18 @@ def _run(
     tables, staging = allocate_tables(limits, device), allocate_staging(limits.max_num_seqs, depth, device)
     cos_sin = cos_sin_table(params.inverse_frequencies, limits.max_model_len)
     cache = allocate_kv_cache(params.config, 2, limits.block_size, dtype=params.embedding.dtype, device=device)
-    hidden = prefill(params, prefill_step(tables, largest_prefill(limits), cos_sin, limits), cache, layer)
-    size = min(limits.max_num_seqs, limits.max_num_batched_tokens // 2 or 1)
-    # Many short chunks are another shape of kernel and, for a compiled layer, of step.
-    prefill(params, prefill_step(tables, chunks_of_two(size), cos_sin, limits), cache, layer)
-    logits = linear(hidden[:size], params.head, None, params.final_norm, eps=params.config.rms_norm_eps)
-    sample_entries(logits, staging.entries_of(size), tables, staging.device_output, filters=True)
-    del hidden, logits
     bucket = make_bucket(params, staging, tables, cache, cos_sin, limits.max_num_seqs, None, captures=captures)
     bucket.forward()
     bucket.sample(True)
+    prefills = PrefillGraphs(params, tables, cache, cos_sin, limits, layer, bucket.pool)
+    # The largest twice: it is captured at its second use. Many short chunks are another shape of kernel.
+    many = chunks_of_two(min(limits.max_num_seqs, limits.max_num_batched_tokens // 2 or 1))
+    for batch in (largest_prefill(limits), largest_prefill(limits), many):
+        chunks = staging.upload_chunks(staging.next_slot(), chunk_array(batch, limits.max_num_seqs))
+        prefills.run(chunks, batch.num_tokens)
+    hidden = params.embedding.new_zeros((limits.max_num_seqs, params.config.hidden_size))
+    logits = linear(hidden, params.head, None, params.final_norm, eps=params.config.rms_norm_eps)
+    sample_entries(logits, staging.entries_of(limits.max_num_seqs), tables, staging.device_output, filters=True)
 
 
 def largest_prefill(limits: Limits) -> StepBatch:

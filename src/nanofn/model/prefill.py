@@ -5,12 +5,12 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from attrs import frozen
 from torch import Tensor
 
 from nanofn.model.kv_cache import KVCache
 from nanofn.model.layers import rms_norm, swiglu
 from nanofn.model.params import LayerParams, ModelParams
+from nanofn_kernels.entries import prefill_inputs
 from nanofn_kernels.norm_rope_store import norm_rope_store
 from nanofn_kernels.paged_prefill import paged_prefill
 
@@ -21,31 +21,6 @@ LayerWeights = tuple[Any, ...]
 """A layer's tensors in the order of `LayerParams`: a compiled function specialises on objects, not on tensors."""
 
 
-@frozen(eq=False)
-class PrefillStep:
-    """What every layer reads of a step of chunks.
-
-    Attributes:
-        token_ids: [num_tokens] int64. Packed chunk after chunk; tokens behind the last chunk are padding.
-        positions: [num_tokens] int32.
-        slot_mapping: [num_tokens] int64. -1 pads.
-        rows: [num_chunks] int32. Row of the block table; -1 pads.
-        query_start_loc: [num_chunks + 1] int32.
-        seq_lens: [num_chunks] int32. Tokens stored, the chunk's included; 0 pads.
-        block_table: [num_rows, max_blocks_per_seq] int32.
-        cos_sin: [max_position, head_dim] fp32. A position's cosines, then its sines.
-    """
-
-    token_ids: Tensor
-    positions: Tensor
-    slot_mapping: Tensor
-    rows: Tensor
-    query_start_loc: Tensor
-    seq_lens: Tensor
-    block_table: Tensor
-    cos_sin: Tensor
-
-
 def layer_weights(layer: LayerParams) -> LayerWeights:
     """List a layer's tensors."""
     return (
@@ -54,17 +29,32 @@ def layer_weights(layer: LayerParams) -> LayerWeights:
     )  # fmt: skip
 
 
-def prefill(params: ModelParams, step: PrefillStep, kv_cache: KVCache, layer: Layer) -> Tensor:
+def prefill(
+    params: ModelParams,
+    chunks: Tensor,
+    num_tokens: int,
+    tokens: Tensor,
+    block_table: Tensor,
+    kv_cache: KVCache,
+    cos_sin: Tensor,
+    layer: Layer,
+) -> Tensor:
     """Compute the residual stream of every token of a step, after the last layer and before the final norm.
+
+    Nothing is read back, and shapes follow the numbers of tokens and chunks alone.
 
     Args:
         params: The weights.
-        step: The step.
+        chunks: [3, num_chunks + 1] int32. See `nanofn_kernels.entries`.
+        num_tokens: At least the chunks' tokens, a multiple of 16; those behind the last chunk are padding.
+        tokens: [num_rows, max_model_len + 1] int64. Ids by position.
+        block_table: [num_rows, max_blocks_per_seq] int32.
         kv_cache: Earlier positions are read from it.
+        cos_sin: [max_position, head_dim] fp32. A position's cosines, then its sines.
         layer: `prefill_layer`, or what a compiler made of it.
 
     Returns:
-        [num_tokens, hidden_size] the weights' dtype. Padding means nothing.
+        [num_tokens, hidden_size] the weights' dtype, chunk after chunk. Padding means nothing.
 
     Mutates:
         kv_cache: the step's slots.
@@ -72,17 +62,17 @@ def prefill(params: ModelParams, step: PrefillStep, kv_cache: KVCache, layer: La
     Source:
         Qwen3: arXiv:2505.09388, section 2; the block is that of LLaMA, arXiv:2302.13971, section 2.2.
     """
-    config = params.config
-    hidden = F.embedding(step.token_ids, params.embedding)
-    for tensor in (hidden, step.positions, step.slot_mapping, step.rows, step.query_start_loc, step.seq_lens):
+    config, block_size = params.config, kv_cache.block_size
+    hidden, positions, slots = prefill_inputs(chunks, tokens, block_table, params.embedding, block_size, num_tokens)
+    rows, starts, seq_lens = chunks[0, :-1], chunks[1], chunks[2, :-1]
+    for tensor in (hidden, positions, slots, rows, starts, seq_lens):
         torch._dynamo.mark_dynamic(tensor, 0)  # noqa: SLF001  torch documents it under this name
-    where = (step.cos_sin, step.positions, step.slot_mapping)
-    chunks = (step.block_table, step.rows, step.query_start_loc, step.seq_lens)
+    where, spans = (cos_sin, positions, slots), (block_table, rows, starts, seq_lens)
     for each, k_cache, v_cache in zip(params.layers, kv_cache.k, kv_cache.v, strict=True):
         for cache in (k_cache, v_cache):
             torch._dynamo.maybe_mark_dynamic(cache, 0)  # noqa: SLF001
         hidden = layer(
-            hidden, layer_weights(each), k_cache, v_cache, where, chunks, config.num_heads, config.rms_norm_eps
+            hidden, layer_weights(each), k_cache, v_cache, where, spans, config.num_heads, config.rms_norm_eps
         )
     return hidden
 
@@ -93,7 +83,7 @@ def prefill_layer(
     k_cache: Tensor,
     v_cache: Tensor,
     where: tuple[Tensor, Tensor, Tensor],
-    chunks: tuple[Tensor, Tensor, Tensor, Tensor],
+    spans: tuple[Tensor, Tensor, Tensor, Tensor],
     num_heads: int,
     eps: float,
 ) -> Tensor:
@@ -104,8 +94,8 @@ def prefill_layer(
         weights: See `layer_weights`.
         k_cache: [num_blocks, block_size, num_kv_heads, head_dim].
         v_cache: [num_blocks, block_size, num_kv_heads, head_dim].
-        where: cos_sin, positions and slot_mapping: see `PrefillStep`.
-        chunks: block_table, rows, query_start_loc and seq_lens: see `PrefillStep`.
+        where: cos_sin, positions and slot_mapping, as `norm_rope_store` takes them.
+        spans: block_table, rows, query_start_loc and seq_lens, as `paged_prefill` takes them.
         num_heads: Query heads.
         eps: Of every norm.
 
@@ -114,15 +104,18 @@ def prefill_layer(
 
     Mutates:
         k_cache, v_cache: the slots.
+
+    Source:
+        As `prefill`.
     """
     input_norm, qkv_weight, qkv_bias, q_norm, k_norm, output_weight, output_bias, mlp_norm, gate_up, down = weights
     qkv = F.linear(rms_norm(hidden, input_norm, eps), qkv_weight, qkv_bias)
     query = norm_rope_store(qkv, q_norm, k_norm, *where, k_cache, v_cache, num_heads, eps)
-    attended = paged_prefill(query, k_cache, v_cache, *chunks, query.shape[2] ** -0.5)
+    attended = paged_prefill(query, k_cache, v_cache, *spans, query.shape[2] ** -0.5)
     hidden = hidden + F.linear(attended.flatten(1), output_weight, output_bias)
     return hidden + F.linear(swiglu(F.linear(rms_norm(hidden, mlp_norm, eps), gate_up)), down)
 
 
 def compiled_layer() -> Layer:
-    """Compile `prefill_layer` for any number of tokens. Numbers of tokens and chunks must be at least 2."""
+    """Compile `prefill_layer` once, for any number of tokens, chunks and blocks; each must be at least 2."""
     return torch.compile(prefill_layer, fullgraph=True, dynamic=None)
