@@ -31,14 +31,35 @@ SIZES = {
     "eos_token_id": 3,
     "tie_word_embeddings": False,
 }
+YARN = {"rope_type": "yarn", "rope_theta": 12_345.0, "factor": 4.0, "original_max_position_embeddings": 12_500}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500_000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 128,  # within what a short sequence can tell
+}
 FAMILIES = {
     "qwen3": (Qwen3Config, Qwen3ForCausalLM, {"head_dim": 16}),
     "qwen3 with biases": (Qwen3Config, Qwen3ForCausalLM, {"head_dim": 8, "attention_bias": True}),
     "qwen3 tied": (Qwen3Config, Qwen3ForCausalLM, {"head_dim": 16, "tie_word_embeddings": True}),
     "qwen3, one query head per key head": (Qwen3Config, Qwen3ForCausalLM, {"head_dim": 8, "num_key_value_heads": 6}),
+    "qwen3 with YaRN": (Qwen3Config, Qwen3ForCausalLM, {"head_dim": 32, "rope_parameters": YARN}),
     "qwen2": (Qwen2Config, Qwen2ForCausalLM, {}),
+    "qwen2 with YaRN, its factor given": (
+        Qwen2Config,
+        Qwen2ForCausalLM,
+        {"rope_parameters": YARN | {"attention_factor": 0.8, "beta_fast": 16.0, "beta_slow": 2.0}},
+    ),
     "llama": (LlamaConfig, LlamaForCausalLM, {}),
     "llama with biases": (LlamaConfig, LlamaForCausalLM, {"attention_bias": True, "num_key_value_heads": 1}),
+    "llama 3.1": (LlamaConfig, LlamaForCausalLM, {"head_dim": 32, "rope_parameters": LLAMA3}),
+    "llama with linear scaling": (
+        LlamaConfig,
+        LlamaForCausalLM,
+        {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.5}},
+    ),
     "mistral": (MistralConfig, MistralForCausalLM, {"sliding_window": None, "head_dim": 10}),
 }
 

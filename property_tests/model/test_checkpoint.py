@@ -105,7 +105,7 @@ def test_a_cast_is_explicit_and_reported(stored, wanted, folder):
     target = wanted or stored
     tensors = [tensor for tensor in tensors_of(checkpoint.params).values() if tensor is not None]
     assert {tensor.dtype for tensor in tensors} == {target}
-    assert checkpoint.params.inverse_frequencies.dtype == torch.float32
+    assert checkpoint.params.rope.inverse_frequencies.dtype == torch.float32
     assert checkpoint.casts == (() if target == stored else ((stored, len(load_file(path / SINGLE))),))
 
 

@@ -15,7 +15,8 @@ from nanofn.device.shards import StoredTensor, find_tensors, read_json
 from nanofn.device.tensor_names import HEAD, Parameter, is_known_surplus, layer_parameters, outer_parameters
 from nanofn.errors import CheckpointError, NanofnError, UnsupportedModelError
 from nanofn.model.config import ModelConfig, from_dict, token_ids_of
-from nanofn.model.params import LayerParams, ModelParams, rope_frequencies
+from nanofn.model.params import LayerParams, ModelParams
+from nanofn.model.rope import make_rope
 
 DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 """Element types that weights may be stored in."""
@@ -87,7 +88,7 @@ def _load(folder: Path, dtype: torch.dtype | None, device: torch.device | str) -
         params=ModelParams(
             config=config,
             layers=layer_params,
-            inverse_frequencies=rope_frequencies(config, device),
+            rope=make_rope(config, device),
             **outer_tensors,
         ),
         eos_token_ids=tuple(sorted(eos)),

@@ -57,7 +57,7 @@ def forward(
     token_ids, positions = inputs.token_ids, inputs.positions
     if plan.order is not None:
         token_ids, positions = token_ids[plan.order], positions[plan.order]
-    cos, sin = rope_tables(positions, params.inverse_frequencies)
+    cos, sin = rope_tables(positions, params.rope)
     hidden = F.embedding(token_ids, params.embedding)
     for layer, k_cache, v_cache in zip(params.layers, kv_cache.k, kv_cache.v, strict=True):
         normed = rms_norm(hidden, layer.input_norm, config.rms_norm_eps)

@@ -1,11 +1,11 @@
 """Weights as a frozen tree of tensors, with Q, K, V and gate, up joined into one matrix each."""
 
-import torch
 from attrs import frozen
 from torch import Tensor
 
 from nanofn.errors import ConfigError
 from nanofn.model.config import ModelConfig
+from nanofn.model.rope import Rope
 
 
 @frozen(eq=False, kw_only=True)
@@ -47,7 +47,7 @@ class ModelParams:
         layers: num_layers of them.
         final_norm: [hidden_size].
         head: [vocab_size, hidden_size]. The same tensor as `embedding` where they are tied.
-        inverse_frequencies: [head_dim / 2] fp32 whatever the weights' dtype. See `rope_frequencies`.
+        rope: Rotary frequencies, on the weights' device.
     """
 
     config: ModelConfig
@@ -55,7 +55,7 @@ class ModelParams:
     layers: tuple[LayerParams, ...]
     final_norm: Tensor
     head: Tensor
-    inverse_frequencies: Tensor
+    rope: Rope
 
 
 @frozen
@@ -84,23 +84,3 @@ def local_heads(config: ModelConfig, num_ranks: int) -> LocalHeads:
                 "choose a common divisor"
             )
     return LocalHeads(config.num_heads // num_ranks, config.num_kv_heads // num_ranks)
-
-
-def rope_frequencies(config: ModelConfig, device: torch.device | str = "cpu") -> Tensor:
-    """Compute the rotary frequencies, in radians per position.
-
-    Args:
-        config: Its head_dim and rope_theta count.
-        device: Where the result lies.
-
-    Returns:
-        [head_dim / 2] fp32, falling from 1.
-
-    Mutates:
-        Nothing.
-
-    Source:
-        Su et al. 2021, arXiv:2104.09864, section 3.2.2.
-    """
-    exponents = torch.arange(0, config.head_dim, 2, dtype=torch.int64).to(torch.float32) / config.head_dim
-    return (1.0 / config.rope_theta**exponents).to(device)
