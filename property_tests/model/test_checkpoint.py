@@ -11,6 +11,7 @@ from model.checkpoints import FAMILIES, make_fixture
 from nanofn.device.checkpoint import load_checkpoint
 from nanofn.errors import CheckpointError, ConfigError, UnsupportedModelError
 
+NAMES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
@@ -72,9 +73,14 @@ def test_the_tree_holds_exactly_the_stored_values(name, tmp_path):
         prefix = f"model.layers.{index}."
         qkv = torch.cat([stored[f"{prefix}self_attn.{x}_proj.weight"] for x in "qkv"])
         assert torch.equal(layer.qkv_weight, qkv)
-        gate_up = torch.cat([stored[f"{prefix}mlp.{x}_proj.weight"] for x in ("gate", "up")])
-        assert torch.equal(layer.gate_up_weight, gate_up)
-        assert torch.equal(layer.down_weight, stored[prefix + "mlp.down_proj.weight"])
+        if layer.router_weight is None:
+            gate_up = torch.cat([stored[f"{prefix}mlp.{x}_proj.weight"] for x in ("gate", "up")])
+            assert torch.equal(layer.gate_up_weight, gate_up)
+            assert torch.equal(layer.down_weight, stored[prefix + "mlp.down_proj.weight"])
+        else:
+            assert torch.equal(layer.router_weight, stored[prefix + "mlp.gate.weight"])
+            assert torch.equal(layer.gate_up_weight, stored[prefix + "mlp.experts.gate_up_proj"])
+            assert torch.equal(layer.down_weight, stored[prefix + "mlp.experts.down_proj"])
         assert (layer.qkv_bias is None) == (prefix + "self_attn.q_proj.bias" not in stored)
 
 
@@ -106,7 +112,7 @@ def test_a_cast_is_explicit_and_reported(stored, wanted, folder):
     tensors = [tensor for tensor in tensors_of(checkpoint.params).values() if tensor is not None]
     assert {tensor.dtype for tensor in tensors} == {target}
     assert checkpoint.params.rope.inverse_frequencies.dtype == torch.float32
-    assert checkpoint.casts == (() if target == stored else ((stored, len(load_file(path / SINGLE))),))
+    assert checkpoint.casts == (() if target == stored else ((NAMES[stored], len(load_file(path / SINGLE))),))
 
 
 def test_without_any_declared_dtype_the_embedding_decides(folder):

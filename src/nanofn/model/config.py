@@ -7,6 +7,7 @@ from attrs import frozen
 
 from nanofn.errors import CheckpointError, UnsupportedModelError
 from nanofn.model.config_values import count, positive
+from nanofn.model.experts_config import ExpertsConfig, read_experts
 from nanofn.model.rope_scaling import RopeScaling, read_rope
 
 DtypeName = Literal["float32", "bfloat16", "float16"]
@@ -25,6 +26,7 @@ class Family:
         reads_attention_bias: `attention_bias` adds biases to the Q, K, V and output projections.
         always_slides: `sliding_window` is in use unless it is null; elsewhere `use_sliding_window` decides.
         head_dim: Used where `head_dim` is absent; None means hidden_size / num_attention_heads.
+        has_experts: Some layers are mixtures of experts.
         eos_token_ids: Used where `eos_token_id` is absent.
     """
 
@@ -33,6 +35,7 @@ class Family:
     reads_attention_bias: bool = False
     always_slides: bool = False
     head_dim: int | None = None
+    has_experts: bool = False
     eos_token_ids: tuple[int, ...] = ()
 
 
@@ -41,6 +44,7 @@ FAMILIES: Mapping[str, Family] = {
     "mistral": Family(always_slides=True, eos_token_ids=(2,)),
     "qwen2": Family(has_qkv_bias=True),
     "qwen3": Family(has_qk_norm=True, reads_attention_bias=True, head_dim=128),
+    "qwen3_moe": Family(has_qk_norm=True, reads_attention_bias=True, has_experts=True),
 }
 """The supported values of `model_type`. Defaults are those of transformers' config classes."""
 
@@ -49,6 +53,7 @@ ARCHITECTURES = {
     "mistral": "MistralForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
 }
 """What a checkpoint of each kind names as its architecture, if it names one."""
 
@@ -74,6 +79,7 @@ class ModelConfig:
         has_qk_norm: See `Family`.
         has_qkv_bias: The Q, K and V projections have biases.
         has_output_bias: The attention's output projection has a bias.
+        experts: The mixture of experts that some layers have, or None.
         dtype: Element type that the checkpoint declares, or None.
         eos_token_ids: Ids that end a text, by `config.json` alone.
     """
@@ -94,6 +100,7 @@ class ModelConfig:
     has_qk_norm: bool = False
     has_qkv_bias: bool = False
     has_output_bias: bool = False
+    experts: ExpertsConfig | None = None
     dtype: DtypeName | None = None
     eos_token_ids: tuple[int, ...] = ()
 
@@ -137,6 +144,7 @@ def from_dict(config_json: Mapping[str, Any]) -> ModelConfig:
         has_qk_norm=family.has_qk_norm,
         has_qkv_bias=family.has_qkv_bias or has_bias,
         has_output_bias=has_bias,
+        experts=read_experts(config_json) if family.has_experts else None,
         dtype=_dtype(config_json),
         eos_token_ids=token_ids_of(config_json.get("eos_token_id", family.eos_token_ids), "config.json"),
     )

@@ -21,8 +21,10 @@ class LayerParams:
         output_weight: [hidden_size, num_heads * head_dim].
         output_bias: [hidden_size], or None. Whole on every rank, added once.
         mlp_norm: [hidden_size]. Before the gated unit.
-        gate_up_weight: [2 * intermediate_size, hidden_size]. Rows of the gate, then of the other factor.
-        down_weight: [hidden_size, intermediate_size].
+        gate_up_weight: [2 * intermediate_size, hidden_size]. Rows of the gate, then of the other factor. In a mixture of
+            experts [num_experts, 2 * intermediate_size, hidden_size].
+        down_weight: [hidden_size, intermediate_size]. In a mixture [num_experts, hidden_size, intermediate_size].
+        router_weight: [num_experts, hidden_size] in a mixture of experts, None in a dense layer. Whole on every rank.
     """
 
     input_norm: Tensor
@@ -35,6 +37,7 @@ class LayerParams:
     mlp_norm: Tensor
     gate_up_weight: Tensor
     down_weight: Tensor
+    router_weight: Tensor | None = None
 
 
 @frozen(eq=False, kw_only=True)
@@ -75,12 +78,14 @@ def local_heads(config: ModelConfig, num_ranks: int) -> LocalHeads:
     """Divide the heads among tensor-parallel ranks.
 
     Raises:
-        ConfigError: num_ranks does not divide the key/value heads, or the intermediate axis.
+        ConfigError: num_ranks does not divide the key/value heads, or an intermediate axis.
     """
-    for name in ("num_kv_heads", "intermediate_size"):
-        if getattr(config, name) % num_ranks:
+    sizes = {"num_kv_heads": config.num_kv_heads, "intermediate_size": config.intermediate_size}
+    if config.experts is not None:
+        sizes["moe_intermediate_size"] = config.experts.intermediate_size
+    for name, size in sizes.items():
+        if size % num_ranks:
             raise ConfigError(
-                f"tensor_parallel_size {num_ranks} does not divide the model's {name} {getattr(config, name)}; "
-                "choose a common divisor"
+                f"tensor_parallel_size {num_ranks} does not divide the model's {name} {size}; choose a common divisor"
             )
     return LocalHeads(config.num_heads // num_ranks, config.num_kv_heads // num_ranks)
