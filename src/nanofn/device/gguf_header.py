@@ -60,6 +60,8 @@ def read_gguf_header(path: Path) -> GgufHeader:
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _parse(_Cursor(data))
+    except UnsupportedModelError:
+        raise
     except FileNotFoundError:
         raise CheckpointError(f"there is no {path}; give a GGUF file, or a folder with a checkpoint") from None
     except (OSError, ValueError, struct.error, RecursionError, OverflowError) as error:

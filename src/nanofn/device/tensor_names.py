@@ -110,6 +110,12 @@ def outer_parameters(config: ModelConfig) -> tuple[Parameter, ...]:
     return (*found,) if config.tie_word_embeddings else (*found, Parameter("head", (Part(HEAD, matrix),)))
 
 
+def all_parameters(config: ModelConfig) -> list[Parameter]:
+    """Name everything: what lies outside the layers, then layer after layer."""
+    layers = [layer_parameters(config, layer) for layer in range(config.num_layers)]
+    return [parameter for group in (outer_parameters(config), *layers) for parameter in group]
+
+
 def is_known_surplus(config: ModelConfig, name: str) -> bool:
     """Whether a stored tensor may be passed over: a tied head's copy, or rotary frequencies, which are computed."""
     return (config.tie_word_embeddings and name == HEAD) or name.endswith("rotary_emb.inv_freq")

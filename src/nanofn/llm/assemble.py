@@ -81,7 +81,7 @@ def assemble(options: EngineOptions) -> Parts:
     """
     path = locate(options.model, options.revision)
     device = pick_device(options.device)
-    checkpoint = load_checkpoint(path, dtype=_dtype(options.dtype, device), device=device)
+    checkpoint = load_checkpoint(path, dtype=pick_dtype(options.dtype, device), device=device)
     tokenizer = load_tokenizer_of(path if options.tokenizer is None else locate(options.tokenizer))
     # The fused steps have no mixtures yet: those run one operation after another, on a GPU too.
     is_fused = device.type == "cuda" and checkpoint.config.experts is None
@@ -135,7 +135,8 @@ def pick_device(name: str) -> torch.device:
     return torch.device("cuda" if has_gpu and name != "cpu" else "cpu")
 
 
-def _dtype(name: str, device: torch.device) -> torch.dtype | None:
+def pick_dtype(name: str, device: torch.device) -> torch.dtype | None:
+    """Turn the option `dtype` into a dtype; None is the checkpoint's own."""
     if name == "auto":
         has_bfloat16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
         return None if has_bfloat16 else torch.float32

@@ -75,5 +75,5 @@ def mix_experts(x: Tensor, routing: Routing, gate_up_weight: Tensor, down_weight
     inner = swiglu(F.grouped_mm(grouped, gate_up_weight.transpose(1, 2), offs=ends))
     results = F.grouped_mm(inner, down_weight.transpose(1, 2), offs=ends)
     # Back to token order: every place is written once, so the sum's order does not depend on the routing.
-    by_token = torch.empty_like(results).index_copy_(0, order, results).view(num_tokens, num_chosen, -1)
+    by_token = torch.empty_like(results).index_copy_(0, order, results).view(num_tokens, num_chosen, x.shape[1])
     return torch.einsum("tkh,tk->th", by_token, routing.weights)

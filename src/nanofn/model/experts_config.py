@@ -5,8 +5,11 @@ from typing import Any
 
 from attrs import frozen
 
-from nanofn.errors import CheckpointError
+from nanofn.errors import CheckpointError, UnsupportedModelError
 from nanofn.model.config_values import count, flag
+
+WIDTH_MULTIPLE = 8
+"""torch's grouped products want rows of whole 16 bytes; this is that in 16-bit types."""
 
 
 @frozen(kw_only=True)
@@ -38,6 +41,7 @@ def read_experts(config_json: Mapping[str, Any]) -> ExpertsConfig:
     """Read a mixture as Qwen3-MoE describes it.
 
     Raises:
+        UnsupportedModelError: A width is no multiple of `WIDTH_MULTIPLE`.
         CheckpointError: A number is missing or out of range.
     """
     # transformers 5 writes num_local_experts.
@@ -48,13 +52,17 @@ def read_experts(config_json: Mapping[str, Any]) -> ExpertsConfig:
         raise CheckpointError(
             f"config.json has num_experts_per_tok {per_token} and {name} {num_experts}; it must not be above it"
         )
+    inner = count(config_json, "moe_intermediate_size")
+    for key, size in (("hidden_size", count(config_json, "hidden_size")), ("moe_intermediate_size", inner)):
+        if size % WIDTH_MULTIPLE:
+            raise UnsupportedModelError(f"{key} {size} of a mixture is not supported; it must be a multiple of 8")
     dense_layers = config_json.get("mlp_only_layers") or []
     if not isinstance(dense_layers, list) or any(type(layer) is not int for layer in dense_layers):
         raise CheckpointError(f"config.json has mlp_only_layers {dense_layers!r}; it must be a list of layer indexes")
     return ExpertsConfig(
         num_experts=num_experts,
         num_experts_per_token=per_token,
-        intermediate_size=count(config_json, "moe_intermediate_size"),
+        intermediate_size=inner,
         has_normed_weights=flag(config_json, "norm_topk_prob", False),
         sparse_step=count(config_json, "decoder_sparse_step", 1),
         dense_layers=frozenset(dense_layers),

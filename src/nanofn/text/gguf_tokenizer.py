@@ -64,7 +64,7 @@ def _build(of: Mapping[str, Any], chat_template: str | None) -> Tokenizer:
     backend.add_special_tokens(added[_CONTROL])
     backend.add_tokens(added[_USER_DEFINED])
     named = {f"{name}_token": tokens[of[key]] for name, key in _NAMED.items() if of.get(key) is not None}
-    if of.get("add_bos_token") and "bos_token" in named:
+    if of.get("add_bos_token", of["pre"] in _BEGIN_UNASKED) and "bos_token" in named:
         start, place = named["bos_token"], of["bos_token_id"]
         backend.post_processor = processors.TemplateProcessing(
             single=[start, "$A"], pair=[start, "$A", start, "$B:1"], special_tokens=[(start, place)]
@@ -73,6 +73,9 @@ def _build(of: Mapping[str, Any], chat_template: str | None) -> Tokenizer:
     inner.chat_template = chat_template
     return Tokenizer(inner)
 
+
+_BEGIN_UNASKED = frozenset({"llama-bpe"})
+"""Rules whose models want their first token where the file does not say, as llama.cpp has it."""
 
 _NAMED = {"bos": "bos_token_id", "eos": "eos_token_id", "unk": "unknown_token_id", "pad": "padding_token_id"}
 
