@@ -135,7 +135,7 @@ def test_numbers_out_of_range_are_named(change, message):
         from_dict(CONFIG | change)
 
 
-@pytest.mark.parametrize("change", [{"hidden_size": 60}, {"moe_intermediate_size": 20}], ids=str)
+@pytest.mark.parametrize("change", [{"hidden_size": 60, "head_dim": 16}, {"moe_intermediate_size": 20}], ids=str)
 def test_widths_that_products_by_group_do_not_take_are_refused(change):
     """By name, before anything is loaded."""
     with pytest.raises(UnsupportedModelError, match="of a mixture is not supported; it must be a multiple of 8"):
