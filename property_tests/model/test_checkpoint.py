@@ -1,12 +1,15 @@
 """Loading a folder: every tensor accounted for, every damaged file named."""
 
+import io
 import json
 import shutil
+import sys
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+import nanofn.device.checkpoint as checkpoint_module
 from model.checkpoints import FAMILIES, make_fixture
 from nanofn.device.checkpoint import load_checkpoint
 from nanofn.errors import CheckpointError, ConfigError, UnsupportedModelError
@@ -334,3 +337,22 @@ def test_values_of_other_types_in_a_config_are_typed_errors(folder, changes) -> 
     edit_json(path / "config.json", **changes)
     with pytest.raises(ConfigError):
         load_checkpoint(path)
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self):
+        return True
+
+
+def test_a_bar_shows_bytes_on_a_terminal_and_nothing_elsewhere(saved, monkeypatch):
+    """All bytes of the weights, and the rate; a file of a log gets none of it."""
+    monkeypatch.setattr(checkpoint_module, "BAR_DELAY_S", 0.0)
+    for stream, is_shown in ((Terminal(), True), (io.StringIO(), False)):
+        monkeypatch.setattr(sys, "stderr", stream)
+        checkpoint = load_checkpoint(saved / "sharded")
+        assert ("Loading: 100%" in stream.getvalue()) == is_shown
+        assert ("B/s" in stream.getvalue()) == is_shown
+    assert checkpoint.num_bytes == sum(tensor.nbytes for tensor in tensors_of(checkpoint.params).values())
+    assert checkpoint.seconds > 0

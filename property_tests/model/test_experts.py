@@ -3,6 +3,7 @@
 import pytest
 import torch
 from hypothesis import given, strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from model.checkpoints import FAMILIES, make_fixture
 from nanofn.device.checkpoint import load_checkpoint
@@ -72,6 +73,18 @@ def test_shares_are_of_all_experts_unless_they_are_normed():
     shares = router.T.softmax(dim=1)
     torch.testing.assert_close(plain.weights, shares.gather(1, plain.expert_ids))
     torch.testing.assert_close(normed.weights.sum(dim=1), torch.ones(3))
+
+
+def test_nothing_is_read_back_and_no_shape_depends_on_the_routing():
+    """What a CUDA graph needs: on tensors without numbers, any look at a number would raise."""
+    with FakeTensorMode():
+        router, gate_up, down = (
+            torch.empty(shape, dtype=torch.bfloat16) for shape in ((8, 16), (8, 32, 16), (8, 16, 16))
+        )
+        x = torch.empty(5, 16, dtype=torch.bfloat16)
+        assert mix_experts(x, route(x, router, experts(8, 3)), gate_up, down).shape == (5, 16)
+        with pytest.raises(Exception, match="local_scalar_dense"):
+            bool(x.sum() > 0)
 
 
 def test_bfloat16_is_near_float32():

@@ -24,6 +24,9 @@ from nanofn.model.config import ModelConfig, from_dict, token_ids_of
 from nanofn.model.params import LayerParams, ModelParams
 from nanofn.model.rope import make_rope
 
+BAR_DELAY_S = 0.5
+"""Shorter loads show no bar."""
+
 
 @frozen(eq=False, kw_only=True)
 class Checkpoint:
@@ -116,7 +119,7 @@ def _fill(parameters: Sequence[Parameter], tensors: Sequence[Tensor], source: So
     stored = {name: source.stored[name] for name in places}
     total = sum(tensor.num_bytes for tensor in stored.values())
     is_shown = sys.stderr is not None and sys.stderr.isatty()
-    with tqdm(total=total, desc="Loading", unit="B", unit_scale=True, delay=0.5, disable=not is_shown) as bar:
+    with tqdm(total=total, desc="Loading", unit="B", unit_scale=True, delay=BAR_DELAY_S, disable=not is_shown) as bar:
         for piece in source.read(stored):
             last = piece.first_row + piece.rows.shape[0]
             places[piece.name][piece.first_row : last].copy_(piece.rows)

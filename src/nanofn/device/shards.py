@@ -51,9 +51,11 @@ def find_tensors(folder: Path) -> dict[str, StoredTensor]:
         return _find_sharded(folder)
     if (folder / SINGLE).exists():
         return _read_header(folder / SINGLE)
-    found = sorted(path.name for path in folder.iterdir() if path.suffix in {".safetensors", ".bin", ".pth", ".gguf"})
+    found = sorted(path.name for path in folder.iterdir() if path.suffix in {".safetensors", ".bin", ".pth"})
     others = f"; it has {', '.join(found[:8])}, which nanofn does not load" if found else ""
-    raise CheckpointError(f"{folder} has neither {SINGLE} nor {INDEX}{others}; give a checkpoint in safetensors format")
+    raise CheckpointError(
+        f"{folder} has neither {SINGLE} nor {INDEX}{others}; give a checkpoint in safetensors format, or a GGUF file"
+    )
 
 
 def _find_sharded(folder: Path) -> dict[str, StoredTensor]:

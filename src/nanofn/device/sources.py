@@ -13,7 +13,7 @@ def open_source(path: str | Path) -> Source:
     """Find out what a checkpoint says and holds, without reading its weights.
 
     Args:
-        path: A folder with config.json and safetensors, a GGUF file, or a folder with nothing but one.
+        path: A folder with config.json and safetensors, a GGUF file, or a folder whose only weights are one.
 
     Raises:
         UnsupportedModelError: A GGUF file holds what is not covered.
@@ -37,12 +37,12 @@ def find_gguf(path: str | Path) -> Path | None:
     """Find the GGUF file that a path means; None where it means a folder with safetensors, or nothing.
 
     Raises:
-        CheckpointError: The folder has several and nothing else.
+        CheckpointError: The folder has several, and no safetensors.
     """
     path = Path(path)
     if path.suffix == ".gguf" and not path.is_dir():
         return path
-    if not path.is_dir() or any((path / name).exists() for name in ("config.json", SINGLE, INDEX)):
+    if not path.is_dir() or any((path / name).exists() for name in (SINGLE, INDEX)):
         return None
     found = sorted(path.glob("*.gguf"))
     if len(found) > 1:
