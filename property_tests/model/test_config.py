@@ -1,10 +1,15 @@
 """What of a config.json is read, in either schema, and what is refused by name."""
 
+import contextlib
+
 import pytest
+from hypothesis import given, settings, strategies as st
 
 from model.checkpoints import FAMILIES, SIZES
-from nanofn.errors import CheckpointError, UnsupportedModelError
+from nanofn.device.damage import typed_errors
+from nanofn.errors import CheckpointError, ConfigError, UnsupportedModelError
 from nanofn.model.config import ModelConfig, from_dict
+from nanofn.model.rope import make_rope
 
 QWEN3 = {
     "architectures": ["Qwen3ForCausalLM"],
@@ -158,3 +163,30 @@ def test_another_architecture_under_a_known_type_is_refused(name: str) -> None:
     """A name that only ends like ours is another model."""
     with pytest.raises(UnsupportedModelError, match=f"architecture '{name}'"):
         from_dict(QWEN3 | {"architectures": [name]})
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just(10**400),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["rope_type", "factor", "type", "x"]), inner)
+    ),
+    max_leaves=5,
+)
+KEYS = sorted(
+    {*(QWEN3 | FOUR | FIVE), "layer_types", "mlp_bias", "num_experts", "num_experts_per_tok", "moe_intermediate_size",
+     "mlp_only_layers", "decoder_sparse_step", "norm_topk_prob", "partial_rotary_factor", "attention_bias", "use_mrope",
+     "quantization_config", "original_max_position_embeddings", "max_window_layers"}
+)  # fmt: skip
+
+
+@given(
+    base=st.sampled_from(["qwen3", "qwen3_moe", "llama", "mistral", "qwen2"]),
+    changes=st.dictionaries(st.sampled_from(KEYS), JSON, max_size=4),
+)
+@settings(max_examples=300)
+def test_whatever_stands_in_a_config_it_is_read_or_refused(base, changes):
+    """Any value of any key: a config, or an error of nanofn's; then its frequencies can be computed."""
+    with contextlib.suppress(ConfigError), typed_errors("config.json"):
+        config = from_dict(QWEN3 | FOUR | {"model_type": base, "architectures": None} | changes)
+        if config.head_dim < 1024:
+            make_rope(config)

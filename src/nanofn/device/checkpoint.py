@@ -15,11 +15,12 @@ from torch import Tensor
 from tqdm import tqdm
 
 from nanofn.device.accounts import check_accounts, check_sizes
+from nanofn.device.damage import typed_errors
 from nanofn.device.shards import DTYPES
 from nanofn.device.sources import open_source
 from nanofn.device.stored import Source
 from nanofn.device.tensor_names import Parameter, layer_parameters, outer_parameters
-from nanofn.errors import CheckpointError, CheckpointWarning, NanofnError
+from nanofn.errors import CheckpointWarning
 from nanofn.model.config import ModelConfig, from_dict, token_ids_of
 from nanofn.model.params import LayerParams, ModelParams
 from nanofn.model.rope import make_rope
@@ -70,12 +71,8 @@ def load_checkpoint(
     Warns:
         CheckpointWarning: Weights are NaN or infinite.
     """
-    try:
+    with typed_errors(path):
         return _load(open_source(path), dtype, device)
-    except NanofnError:
-        raise
-    except (ArithmeticError, AttributeError, KeyError, OSError, RecursionError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{path} holds what no checkpoint does ({type(error).__name__}: {error})") from error
 
 
 def _load(source: Source, dtype: torch.dtype | None, device: torch.device | str) -> Checkpoint:

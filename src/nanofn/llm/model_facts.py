@@ -9,6 +9,7 @@ import torch
 from attrs import frozen
 
 from nanofn.device.accounts import check_accounts, check_sizes
+from nanofn.device.damage import typed_errors
 from nanofn.device.memory import CPU_SHARE, PoolSize, free_bytes, pool_size
 from nanofn.device.sources import open_source
 from nanofn.device.stored import Source
@@ -66,7 +67,11 @@ def inspect_model(path: Path) -> ModelFacts:
     Raises:
         CheckpointError: A file is missing or damaged, or the files do not match each other.
     """
-    source = open_source(path)
+    with typed_errors(path):
+        return _facts(open_source(path))
+
+
+def _facts(source: Source) -> ModelFacts:
     counts: Counter[str] = Counter()
     numbers: Counter[str] = Counter()
     for tensor in source.stored.values():
