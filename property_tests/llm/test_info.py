@@ -14,6 +14,7 @@ from nanofn.device.checkpoint import load_checkpoint
 from nanofn.llm.locate import embedded_model
 from nanofn.llm.model_facts import fit, inspect_model
 from nanofn.llm.options import EngineOptions
+from nanofn.model.kv_cache import allocate_kv_cache
 from nanofn.model.params import ModelParams
 
 
@@ -39,13 +40,18 @@ def lines_of(capsys, *arguments):
 def test_it_says_what_the_embedded_model_is(capsys):
     """Sizes, parameters, bytes of K/V: each as the weights and the cache have them."""
     status, lines = lines_of(capsys, "--device", "cpu")
-    params = load_checkpoint(embedded_model()).params
+    checkpoint = load_checkpoint(embedded_model())
+    config = checkpoint.config
     assert status == 0
-    assert lines["architecture"].startswith("qwen3, 4 layers of width 192, 4 heads of 32 on 2 key/value heads")
-    assert lines["parameters"].startswith(f"{count(params):,} stored as BF16 in 46 tensors")
+    assert lines["architecture"].startswith(
+        f"qwen3, {config.num_layers} layers of width {config.hidden_size}, {config.num_heads} heads of {config.head_dim} "
+        f"on {config.num_kv_heads} key/value heads"
+    )
+    assert lines["parameters"].startswith(f"{count(checkpoint.params):,} stored as BF16 in ")
     assert lines["supported"] == "yes"
-    assert lines["longest text"] == "2,048 tokens"
-    assert lines["K/V"] == f"{2 * 4 * 2 * 32 * 4:,} bytes a token in float32"
+    assert lines["longest text"] == f"{config.max_position_embeddings:,} tokens"
+    cache = allocate_kv_cache(config, 1, 1, dtype=torch.float32)
+    assert lines["K/V"] == f"{sum(tensor.nbytes for tensor in (*cache.k, *cache.v)):,} bytes a token in float32"
 
 
 def count(params: ModelParams) -> int:
@@ -57,7 +63,7 @@ def count(params: ModelParams) -> int:
 
 def test_the_room_it_promises_is_the_engines(monkeypatch, capsys):
     """With the same memory free, the engine's pool has as many blocks as `info` counts."""
-    free = 40 << 20
+    free = 96 << 20
     weights = inspect_model(embedded_model()).num_parameters * 4
     monkeypatch.setattr("nanofn.llm.model_facts.free_bytes", lambda device: free + weights)
     monkeypatch.setattr("nanofn.llm.assemble.free_bytes", lambda device: free)
@@ -67,17 +73,19 @@ def test_the_room_it_promises_is_the_engines(monkeypatch, capsys):
         limits = llm.state.limits
         assert (found.pool.num_blocks, found.pool.max_model_len) == (limits.num_blocks, limits.max_model_len)
     _, lines = lines_of(capsys, "--device", "cpu")
-    tokens = limits.num_blocks * limits.block_size
-    assert (
-        lines["room for"]
-        == f"sequences of up to 2,048 tokens; at once {tokens // 512} of 512, {tokens // 2048} of 2,048"
+    tokens, longest = limits.num_blocks * limits.block_size, limits.max_model_len
+    assert tokens > longest > 512
+    assert lines["room for"] == (
+        f"sequences of up to {longest:,} tokens; at once {tokens // 512} of 512, {tokens // longest} of {longest:,}"
     )
 
 
 def test_a_smaller_dtype_leaves_more_room(capsys):
     """`--dtype` counts as in `LLM`."""
-    _, lines = lines_of(capsys, "--device", "cpu", "--dtype", "bfloat16")
-    assert lines["K/V"] == "1,024 bytes a token in bfloat16"
+    both = [lines_of(capsys, "--device", "cpu", "--dtype", dtype)[1]["K/V"] for dtype in ("float32", "bfloat16")]
+    wide, narrow = (int(text.split()[0].replace(",", "")) for text in both)
+    assert wide == 2 * narrow
+    assert both[1].endswith("a token in bfloat16")
 
 
 def test_no_room_is_said_so(monkeypatch, capsys):
@@ -125,7 +133,7 @@ def test_it_says_why_a_model_is_not_supported(case, folder, capsys):
     assert status == 1
     assert lines["supported"].startswith("no: ")
     assert re.search(reason, lines["supported"])
-    assert "1,673,152 stored as" in lines["parameters"]
+    assert f"{inspect_model(embedded_model()).num_parameters:,} stored as" in lines["parameters"]
     assert main(["Once", "--model", str(folder)]) == 1
     assert re.search(reason, capsys.readouterr().err)
 

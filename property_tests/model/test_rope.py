@@ -15,6 +15,7 @@ from nanofn.model.config import from_dict
 from nanofn.model.layers import rope_tables
 from nanofn.model.rope import make_rope
 from nanofn.model.rope_scaling import MAX_POSITIONS, LinearScaling, Llama3Scaling, YarnScaling
+from nanofn.model.rotations import cos_sin_table
 
 FACTORS = st.floats(1.0, 64.0)
 THETAS = st.floats(100.0, 1e7)
@@ -62,6 +63,8 @@ def test_frequencies_and_tables_are_those_of_transformers(rope, head_dim, first)
     assert torch.equal(cos[:, 0], their_cos[0])
     assert torch.equal(sin[:, 0, head_dim // 2 :], their_sin[0, :, head_dim // 2 :])
     assert torch.equal(sin[:, 0, : head_dim // 2], -their_sin[0, :, : head_dim // 2])
+    table = cos_sin_table(ours, first + 5)[first:]
+    assert torch.equal(table, torch.cat((cos[:, 0, : head_dim // 2], sin[:, 0, head_dim // 2 :]), dim=1))
 
 
 @pytest.mark.parametrize("name", [name for name in FAMILIES if "rope_parameters" in FAMILIES[name][2]])
