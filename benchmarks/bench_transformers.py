@@ -15,7 +15,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from nanofn import LLM, SamplingParams
-from nanofn.llm.assemble import embedded_model
+from nanofn.llm.locate import embedded_model
 from record import append_record
 
 IS_FULL = os.environ.get("NANOFN_BENCHMARK_SIZE") == "full"

@@ -11,7 +11,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 RUNTIME = {
     "attrs", "huggingface-hub", "immutables", "jinja2", "numpy", "rpds-py", "safetensors", "torch", "tqdm", "transformers", "triton",
 }  # fmt: skip
-EXTRAS = {"lab": {"hypothesis", "matplotlib"}, "structured": {"llguidance"}}
+EXTRAS = {"lab": {"hypothesis", "matplotlib"}, "structured": {"llguidance"}, "gguf": {"gguf"}}
 JAX = {"jax", "jaxlib", "flax", "optax", "chex", "equinox"}
 
 

@@ -127,7 +127,7 @@ def impurities_of_class(node: ast.ClassDef) -> list[str]:
     """A class is a frozen record, an interface, an enumeration or an exception; its fields are immutable types."""
     bases = set().union(*(names_in(base) for base in node.bases)) if node.bases else set()
     frozen = any("frozen" in names_in(decorator) for decorator in node.decorator_list)
-    is_exception = any(base.endswith(("Error", "Exception", "Interrupt")) for base in bases)
+    is_exception = any(base.endswith(("Error", "Exception", "Interrupt", "Warning")) for base in bases)
     found = [] if frozen or bases & RECORD_BASES or is_exception else [f"class {node.name} is not frozen"]
     for statement in node.body:
         if isinstance(statement, ast.AnnAssign):

@@ -17,7 +17,7 @@ from nanofn.embedded.mixture import GENERATED, all_sources
 from nanofn.embedded.packages import CHATS, DICTIONARY, NOVELS
 from nanofn.embedded.report import BEGINNING, NUM_SAMPLES, PICTURE, QUESTIONS, Extent, held_out_bits
 from nanofn.embedded.train import Recipe
-from nanofn.llm.assemble import embedded_model
+from nanofn.llm.locate import embedded_model
 
 CARD = (ROOT / "docs" / "model_card.md").read_text(encoding="utf-8")
 CPU = torch.device("cpu")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from nanofn import LLM, SamplingParams
-from nanofn.llm.assemble import embedded_model
+from nanofn.llm.locate import embedded_model
 
 NUM_PROMPTS, NUM_TOKENS = 64, 64
 TIE = 1e-4

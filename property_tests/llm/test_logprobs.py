@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from nanofn import LLM, Logprob, SamplingParams
-from nanofn.llm.assemble import embedded_model
+from nanofn.llm.locate import embedded_model
 
 TOLERANCE = 1e-4
 """Between two implementations of one forward pass in fp32. Largest difference seen here: 4e-5."""

@@ -8,7 +8,7 @@ import torch
 
 from nanofn import LLM, SamplingParams
 from nanofn.batch.row_sampling import RowSampling
-from nanofn.llm.assemble import embedded_model
+from nanofn.llm.locate import embedded_model
 from nanofn_kernels.reference.noise import gumbel_noise
 from sampling.exact import adjusted, filtered
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nanofn.llm.assemble import embedded_model
+from nanofn.llm.locate import embedded_model
 
 SCRIPTS = sorted((Path(__file__).parent / "vllm_scripts").glob("*.py"))
 

@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM
 from model.paging import Entry, run_to_end, start_paging
 from nanofn.device.checkpoint import load_checkpoint
 from nanofn.embedded.conversations import generated
-from nanofn.llm.assemble import embedded_model
+from nanofn.llm.locate import embedded_model
 from nanofn.text.tokenizer import load_tokenizer
 
 MOST = 2.0

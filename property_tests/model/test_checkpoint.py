@@ -1,16 +1,20 @@
 """Loading a folder: every tensor accounted for, every damaged file named."""
 
+import io
 import json
 import shutil
+import sys
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+import nanofn.device.checkpoint as checkpoint_module
 from model.checkpoints import FAMILIES, make_fixture
 from nanofn.device.checkpoint import load_checkpoint
 from nanofn.errors import CheckpointError, ConfigError, UnsupportedModelError
 
+NAMES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
@@ -72,9 +76,14 @@ def test_the_tree_holds_exactly_the_stored_values(name, tmp_path):
         prefix = f"model.layers.{index}."
         qkv = torch.cat([stored[f"{prefix}self_attn.{x}_proj.weight"] for x in "qkv"])
         assert torch.equal(layer.qkv_weight, qkv)
-        gate_up = torch.cat([stored[f"{prefix}mlp.{x}_proj.weight"] for x in ("gate", "up")])
-        assert torch.equal(layer.gate_up_weight, gate_up)
-        assert torch.equal(layer.down_weight, stored[prefix + "mlp.down_proj.weight"])
+        if layer.router_weight is None:
+            gate_up = torch.cat([stored[f"{prefix}mlp.{x}_proj.weight"] for x in ("gate", "up")])
+            assert torch.equal(layer.gate_up_weight, gate_up)
+            assert torch.equal(layer.down_weight, stored[prefix + "mlp.down_proj.weight"])
+        else:
+            assert torch.equal(layer.router_weight, stored[prefix + "mlp.gate.weight"])
+            assert torch.equal(layer.gate_up_weight, stored[prefix + "mlp.experts.gate_up_proj"])
+            assert torch.equal(layer.down_weight, stored[prefix + "mlp.experts.down_proj"])
         assert (layer.qkv_bias is None) == (prefix + "self_attn.q_proj.bias" not in stored)
 
 
@@ -105,8 +114,8 @@ def test_a_cast_is_explicit_and_reported(stored, wanted, folder):
     target = wanted or stored
     tensors = [tensor for tensor in tensors_of(checkpoint.params).values() if tensor is not None]
     assert {tensor.dtype for tensor in tensors} == {target}
-    assert checkpoint.params.inverse_frequencies.dtype == torch.float32
-    assert checkpoint.casts == (() if target == stored else ((stored, len(load_file(path / SINGLE))),))
+    assert checkpoint.params.rope.inverse_frequencies.dtype == torch.float32
+    assert checkpoint.casts == (() if target == stored else ((NAMES[stored], len(load_file(path / SINGLE))),))
 
 
 def test_without_any_declared_dtype_the_embedding_decides(folder):
@@ -328,3 +337,22 @@ def test_values_of_other_types_in_a_config_are_typed_errors(folder, changes) -> 
     edit_json(path / "config.json", **changes)
     with pytest.raises(ConfigError):
         load_checkpoint(path)
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self):
+        return True
+
+
+def test_a_bar_shows_bytes_on_a_terminal_and_nothing_elsewhere(saved, monkeypatch):
+    """All bytes of the weights, and the rate; a file of a log gets none of it."""
+    monkeypatch.setattr(checkpoint_module, "BAR_DELAY_S", 0.0)
+    for stream, is_shown in ((Terminal(), True), (io.StringIO(), False)):
+        monkeypatch.setattr(sys, "stderr", stream)
+        checkpoint = load_checkpoint(saved / "sharded")
+        assert ("Loading: 100%" in stream.getvalue()) == is_shown
+        assert ("B/s" in stream.getvalue()) == is_shown
+    assert checkpoint.num_bytes == sum(tensor.nbytes for tensor in tensors_of(checkpoint.params).values())
+    assert checkpoint.seconds > 0

@@ -95,7 +95,7 @@ def test_any_cut_into_steps_gives_the_same_logits(data, fixtures):
     assert_as_expected(model, sequences, [torch.cat(pieces) for pieces in found])
 
 
-@pytest.mark.parametrize("name", ["qwen3", "llama"])
+@pytest.mark.parametrize("name", FAMILIES)
 def test_positions_far_out_are_rotated_right(name, fixtures):
     """A sequence whose positions begin at 40,000, the cache holding only what comes from there on."""
     model, params = fixtures(name)

@@ -7,7 +7,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm, Qwen3RotaryEm
 
 from nanofn.model.config import from_dict
 from nanofn.model.layers import rms_norm, rope, rope_tables, swiglu
-from nanofn.model.params import rope_frequencies
+from nanofn.model.rope import make_rope
 
 CONFIG = Qwen3Config(
     vocab_size=8, hidden_size=64, intermediate_size=8, num_hidden_layers=1, num_attention_heads=4,
@@ -41,9 +41,9 @@ def test_the_norm_leaves_its_input_alone():
 def test_rotation_is_that_of_transformers(first_position):
     """The same frequencies and angles, bit for bit, and the same rotated heads up to one rounding."""
     positions = torch.arange(first_position, first_position + 20)
-    ours = rope_frequencies(from_dict(CONFIG.to_dict()))
+    ours = make_rope(from_dict(CONFIG.to_dict()))
     theirs = Qwen3RotaryEmbedding(CONFIG)
-    assert torch.equal(ours, theirs.inv_freq)
+    assert torch.equal(ours.inverse_frequencies, theirs.inv_freq)
     cos, sin = rope_tables(positions, ours)
     their_cos, their_sin = theirs(torch.zeros(1), positions[None])
     assert torch.equal(cos[:, 0], their_cos[0])
@@ -56,21 +56,19 @@ def test_rotation_is_that_of_transformers(first_position):
 def test_angles_far_out_are_near_the_exact_ones():
     """At position 40,000 fp32 angles err by less than 2e-3 radians against float64."""
     positions = torch.tensor([40_000, 40_959])
-    frequencies = rope_frequencies(from_dict(CONFIG.to_dict()))
+    ours = make_rope(from_dict(CONFIG.to_dict()))
     exact = 1.0 / 1e6 ** (torch.arange(0, 32, 2, dtype=torch.float64) / 32)
-    cos, _ = rope_tables(positions, frequencies)
+    cos, _ = rope_tables(positions, ours)
     assert (cos[:, 0, :16] - torch.cos(positions[:, None] * exact)).abs().max() < 4e-3
 
 
 def test_rotation_keeps_lengths_and_relative_angles():
     """A head's length stays, and two heads' product depends on how far apart they stand, not on where."""
-    frequencies = rope_frequencies(from_dict(CONFIG.to_dict()))
+    ours = make_rope(from_dict(CONFIG.to_dict()))
     q, k = (torch.randn(1, 1, 32, generator=torch.Generator().manual_seed(seed)) for seed in (1, 2))
 
     def product(first, second):
-        rotated = [
-            rope(x, *rope_tables(torch.tensor([position]), frequencies)) for x, position in ((q, first), (k, second))
-        ]
+        rotated = [rope(x, *rope_tables(torch.tensor([position]), ours)) for x, position in ((q, first), (k, second))]
         torch.testing.assert_close(rotated[0].norm(), q.norm())
         return (rotated[0] * rotated[1]).sum()
 

@@ -23,6 +23,11 @@ def rows_of_rank(tensor, sizes, rank, num_ranks):
     return torch.cat([part.chunk(num_ranks)[rank] for part in tensor.split(sizes)])
 
 
+def gate_up_of_rank(tensor, rank, num_ranks):
+    """Cut gate and up, in a mixture those of every expert."""
+    return torch.cat([part.chunk(num_ranks, dim=-2)[rank] for part in tensor.chunk(2, dim=-2)], dim=-2)
+
+
 def shard(params, rank, num_ranks):
     """A rank's share: heads, gate and up by rows, the projections back by columns, everything else whole."""
     config = params.config
@@ -31,10 +36,10 @@ def shard(params, rank, num_ranks):
         attrs.evolve(
             layer,
             qkv_weight=rows_of_rank(layer.qkv_weight, qkv, rank, num_ranks),
-            qkv_bias=rows_of_rank(layer.qkv_bias, qkv, rank, num_ranks),
+            qkv_bias=None if layer.qkv_bias is None else rows_of_rank(layer.qkv_bias, qkv, rank, num_ranks),
             output_weight=layer.output_weight.chunk(num_ranks, dim=1)[rank],
-            gate_up_weight=rows_of_rank(layer.gate_up_weight, [config.intermediate_size] * 2, rank, num_ranks),
-            down_weight=layer.down_weight.chunk(num_ranks, dim=1)[rank],
+            gate_up_weight=gate_up_of_rank(layer.gate_up_weight, rank, num_ranks),
+            down_weight=layer.down_weight.chunk(num_ranks, dim=-1)[rank].contiguous(),
         )
         for layer in params.layers
     ]
@@ -75,9 +80,11 @@ def logits_of(params, *, num_ranks=1, reduce=lambda x: x, gather=lambda x: x):
     return compute_logits(params, forward(params, inputs, cache, num_ranks=num_ranks, reduce=reduce), gather=gather)
 
 
-def test_two_ranks_compute_what_one_does(tmp_path):
-    """With biases: those of Q, K and V are cut with their heads, that of the output is added once."""
-    params = load_checkpoint(make_fixture("qwen3 with biases", tmp_path).folder, dtype=torch.float32).params
+@pytest.mark.parametrize("name", ["qwen3 with biases", "qwen3 moe"])
+def test_two_ranks_compute_what_one_does(name, tmp_path):
+    """Biases of Q, K and V are cut with their heads, that of the output is added once; experts are cut each, routed alike."""
+    changes = {"moe_intermediate_size": 16} if "moe" in name else {}
+    params = load_checkpoint(make_fixture(name, tmp_path, **changes).folder, dtype=torch.float32).params
     ranks, results = Ranks(2), [None, None]
 
     def run(rank):

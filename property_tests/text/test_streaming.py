@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 
 from nanofn.text.detokenizer import REPLACEMENT, Detokenizer
-from text.real_tokenizers import NAMES, real_tokenizer
+from text.real_material import NAMES, real_tokenizer
 
 NUM_SEQUENCES, NUM_SLOW_SEQUENCES = 300, 5000
 

@@ -21,6 +21,26 @@ class CheckpointError(ConfigError):
     """A checkpoint's files are missing, damaged, or do not match its config."""
 
 
+class HubError(ConfigError):
+    """Base of the errors of names on a model hub. Never raised itself."""
+
+
+class GatedModelError(HubError):
+    """The model exists, and the hub gives it only to those it knows and has let in."""
+
+
+class MissingModelError(HubError):
+    """The hub has no model, or no revision of it, by this name."""
+
+
+class HubUnreachableError(HubError):
+    """The hub does not answer or is not to be asked, and the model is not in the cache."""
+
+
+class CheckpointWarning(UserWarning):
+    """A checkpoint was loaded, and something in it is wrong all the same."""
+
+
 class RequestError(NanofnError, ValueError):
     """A call's prompts or parameters are wrong. Nothing was queued.
 

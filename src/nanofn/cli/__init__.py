@@ -7,7 +7,12 @@ from importlib import import_module
 
 from nanofn.errors import NanofnError
 
-COMMANDS = {"chat": "nanofn.cli.chat", "policy": "nanofn.cli.policy", "replay": "nanofn.cli.replay"}
+COMMANDS = {
+    "chat": "nanofn.cli.chat",
+    "info": "nanofn.cli.info",
+    "policy": "nanofn.cli.policy",
+    "replay": "nanofn.cli.replay",
+}
 """Commands by name; anything else is a prompt. Each module has a `run(arguments) -> exit status`."""
 
 

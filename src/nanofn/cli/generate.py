@@ -30,7 +30,11 @@ def run(arguments: Sequence[str]) -> int:
 
 def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments that every generating command has."""
-    parser.add_argument("--model", metavar="FOLDER", help="a checkpoint; without it, the small model that comes along")
+    parser.add_argument(
+        "--model",
+        metavar="MODEL",
+        help="a folder, a GGUF file, or OWNER/NAME on the hub; without it, the small model that comes along",
+    )
     parser.add_argument("--max-tokens", type=int, metavar="N", help="most tokens of an answer")
     parser.add_argument("--temperature", type=float, metavar="T", help="0 always takes the likeliest token")
     parser.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same text")
@@ -48,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="nanofn",
         description="Generate text from a language model.",
-        epilog="`nanofn chat` is a conversation; `nanofn chat --help` says more.",
+        epilog="`nanofn chat` is a conversation, `nanofn info MODEL` says what a model is and what fits; --help says more.",
     )
     parser.add_argument("prompt", nargs="+", help="one prompt, or several")
     add_sampling_arguments(parser)

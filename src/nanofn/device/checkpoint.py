@@ -1,183 +1,158 @@
-"""checkpoint: a folder becomes a config, a parameter tree and its generation defaults, each tensor accounted for."""
+"""checkpoint: files become a config, a parameter tree and generation defaults, each tensor accounted for."""
 
+import sys
+import time
+import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import torch
 from attrs import frozen
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
+from tqdm import tqdm
 
-from nanofn.device.shards import StoredTensor, find_tensors, read_json
-from nanofn.device.tensor_names import HEAD, Parameter, is_known_surplus, layer_parameters, outer_parameters
-from nanofn.errors import CheckpointError, NanofnError, UnsupportedModelError
+from nanofn.device.accounts import check_accounts, check_sizes
+from nanofn.device.damage import typed_errors
+from nanofn.device.shards import DTYPES
+from nanofn.device.sources import open_source
+from nanofn.device.stored import Source
+from nanofn.device.tensor_names import Parameter, layer_parameters, outer_parameters
+from nanofn.errors import CheckpointWarning
 from nanofn.model.config import ModelConfig, from_dict, token_ids_of
-from nanofn.model.params import LayerParams, ModelParams, rope_frequencies
+from nanofn.model.params import LayerParams, ModelParams
+from nanofn.model.rope import make_rope
 
-DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
-"""Element types that weights may be stored in."""
-
-_MAX_NAMED = 8
+BAR_DELAY_S = 0.5
+"""Shorter loads show no bar."""
 
 
-@frozen(eq=False)
+@frozen(eq=False, kw_only=True)
 class Checkpoint:
-    """A loaded folder.
+    """A loaded checkpoint.
 
     Attributes:
         config: Sizes and switches.
         params: Weights, on their device.
         eos_token_ids: Ids that end a text by config.json or generation_config.json. The tokenizer may name another.
         generation_defaults: generation_config.json as it is, or {}.
-        casts: (stored dtype, number of tensors) for each dtype that was cast to that of `params`.
+        casts: (stored dtype by its format's name, number of tensors) for each dtype that is not that of `params`.
+        num_bytes: Read from the files.
+        seconds: What reading took.
     """
 
     config: ModelConfig
     params: ModelParams
     eos_token_ids: tuple[int, ...]
-    generation_defaults: dict[str, Any]
-    casts: tuple[tuple[torch.dtype, int], ...]
+    generation_defaults: Mapping[str, Any]
+    casts: tuple[tuple[str, int], ...]
+    num_bytes: int
+    seconds: float
 
 
 def load_checkpoint(
-    folder: str | Path, *, dtype: torch.dtype | None = None, device: torch.device | str = "cpu"
+    path: str | Path, *, dtype: torch.dtype | None = None, device: torch.device | str = "cpu"
 ) -> Checkpoint:
-    """Load a checkpoint. Files are mapped into memory, and each tensor is copied straight to its place.
+    """Load a checkpoint. Files are mapped into memory one at a time, and each tensor is copied straight to its place.
+
+    On a terminal a bar shows the progress of long loads.
 
     Args:
-        folder: With config.json and weights in safetensors format, one file or sharded.
+        path: A folder with config.json and weights in safetensors format, one file or sharded; or a GGUF file.
         dtype: What weights are cast to; None is the config's, or the embedding's where the config has none.
         device: Where they go.
 
     Raises:
         UnsupportedModelError: The architecture, a feature of it or a tensor's dtype is not covered.
         CheckpointError: A file is missing or damaged, or tensors are missing, surplus or misshapen: all are named.
+
+    Warns:
+        CheckpointWarning: Weights are NaN or infinite.
     """
-    try:
-        return _load(Path(folder), dtype, device)
-    except NanofnError:
-        raise
-    except (AttributeError, KeyError, OSError, RecursionError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{folder} holds what no checkpoint does ({type(error).__name__}: {error})") from error
+    with typed_errors(path):
+        return _load(open_source(path), dtype, device)
 
 
-def _load(folder: Path, dtype: torch.dtype | None, device: torch.device | str) -> Checkpoint:
-    config = read_config(folder)
-    defaults = read_generation_defaults(folder)
-    stored = find_tensors(folder)
-    layers = tuple(layer_parameters(config, layer) for layer in range(config.num_layers))
+def _load(source: Source, dtype: torch.dtype | None, device: torch.device | str) -> Checkpoint:
+    config = from_dict(source.config_json)
+    check_sizes(config, source)
     outer = outer_parameters(config)
+    layers = [layer_parameters(config, layer) for layer in range(config.num_layers)]
     parameters = [parameter for group in (outer, *layers) for parameter in group]
-    _check_accounts(config, parameters, stored, folder)
-    kind = dtype or getattr(torch, config.dtype or "", None) or DTYPES[stored[outer[0].sources[0].name].dtype]
-    with ExitStack() as stack:
-        reader = _Reader(stored, stack)
-        outer_tensors = {parameter.field: _assemble(parameter, reader, kind, device) for parameter in outer}
-        layer_params = tuple(
-            LayerParams(**{each.field: _assemble(each, reader, kind, device) for each in layer}) for layer in layers
-        )
-    outer_tensors.setdefault("head", outer_tensors["embedding"])
-    counts = Counter(DTYPES[stored[source.name].dtype] for parameter in parameters for source in parameter.sources)
-    eos = {*config.eos_token_ids, *token_ids_of(defaults.get("eos_token_id"), "generation_config.json")}
+    check_accounts(config, parameters, source)
+    kind = dtype or getattr(torch, config.dtype or "", None) or DTYPES[source.stored[outer[0].sources[0].name].dtype]
+    start = time.monotonic()
+    tensors = [torch.empty(parameter.shape, dtype=kind, device=device) for parameter in parameters]
+    num_bytes = _fill(parameters, tensors, source)
+    _warn_of_not_finite(parameters, tensors)
+    seconds = time.monotonic() - start
+    counts = Counter(source.stored[part.name].dtype for parameter in parameters for part in parameter.sources)
+    eos = {
+        *config.eos_token_ids,
+        *token_ids_of(source.generation_defaults.get("eos_token_id"), "generation_config.json"),
+    }
     return Checkpoint(
         config=config,
-        params=ModelParams(
-            config=config,
-            layers=layer_params,
-            inverse_frequencies=rope_frequencies(config, device),
-            **outer_tensors,
-        ),
+        params=_tree(config, (outer, *layers), tensors, device),
         eos_token_ids=tuple(sorted(eos)),
-        generation_defaults=defaults,
-        casts=tuple((found, count) for found, count in counts.items() if found != kind),
+        generation_defaults=source.generation_defaults,
+        casts=tuple((stored, count) for stored, count in counts.items() if DTYPES.get(stored) != kind),
+        num_bytes=num_bytes,
+        seconds=seconds,
     )
 
 
-def read_config(folder: str | Path) -> ModelConfig:
-    """Read a folder's config.json.
-
-    Raises:
-        UnsupportedModelError: It asks for what is not covered.
-        CheckpointError: There is no such folder or file, or it cannot be read.
-    """
-    folder = Path(folder)
-    if not folder.is_dir():
-        raise CheckpointError(f"{folder} is not a folder; give one that holds config.json and the weights")
-    return from_dict(read_json(folder / "config.json"))
-
-
-def read_generation_defaults(folder: str | Path) -> dict[str, Any]:
-    """Read a folder's generation_config.json, {} where there is none.
-
-    Raises:
-        CheckpointError: It cannot be read.
-    """
-    path = Path(folder) / "generation_config.json"
-    return read_json(path) if path.exists() else {}
+def _fill(parameters: Sequence[Parameter], tensors: Sequence[Tensor], source: Source) -> int:
+    """Read every stored tensor to its rows; returns the bytes read."""
+    places: dict[str, Tensor] = {}
+    for parameter, tensor in zip(parameters, tensors, strict=True):
+        rows = tensor.view(-1, *parameter.sources[0].shape[1:])
+        first = 0
+        for part in parameter.sources:
+            places[part.name] = rows[first : first + part.shape[0]]
+            first += part.shape[0]
+    stored = {name: source.stored[name] for name in places}
+    total = sum(tensor.num_bytes for tensor in stored.values())
+    is_shown = sys.stderr is not None and sys.stderr.isatty()
+    with tqdm(total=total, desc="Loading", unit="B", unit_scale=True, delay=BAR_DELAY_S, disable=not is_shown) as bar:
+        for piece in source.read(stored):
+            last = piece.first_row + piece.rows.shape[0]
+            places[piece.name][piece.first_row : last].copy_(piece.rows)
+            bar.update(piece.num_bytes)
+    return total
 
 
-class _Reader:
-    """Opens each file once, and reads tensors without copying them."""
-
-    def __init__(self, stored: Mapping[str, StoredTensor], stack: ExitStack) -> None:
-        self._stored = stored
-        self._stack = stack
-        self._open: dict[Path, Any] = {}
-
-    def read(self, name: str) -> Tensor:
-        path = self._stored[name].file
-        try:
-            if path not in self._open:
-                self._open[path] = self._stack.enter_context(safe_open(path, framework="pt", device="cpu"))
-            tensor: Tensor = self._open[path].get_tensor(name)
-        except (SafetensorError, OSError) as error:
-            raise CheckpointError(f"{path} cannot be read at {name} ({error}); copy or download it again") from error
-        return tensor
-
-
-def _assemble(parameter: Parameter, reader: _Reader, dtype: torch.dtype, device: torch.device | str) -> Tensor:
-    tensor = torch.empty(parameter.shape, dtype=dtype, device=device)
-    row = 0
-    for source in parameter.sources:
-        tensor[row : row + source.shape[0]].copy_(reader.read(source.name))
-        row += source.shape[0]
-    return tensor
-
-
-def _check_accounts(
-    config: ModelConfig, parameters: Sequence[Parameter], stored: Mapping[str, StoredTensor], folder: Path
-) -> None:
-    """Raise unless the stored tensors are exactly those that the config asks for."""
-    wanted = {source.name: source.shape for parameter in parameters for source in parameter.sources}
-    missing = [name for name in wanted if name not in stored]
-    surplus = [name for name in stored if name not in wanted and not is_known_surplus(config, name)]
-    misshapen = [
-        f"{name} has {list(stored[name].shape)} and needs {list(shape)}"
-        for name, shape in wanted.items()
-        if name in stored and stored[name].shape != shape
-    ]
+def _warn_of_not_finite(parameters: Sequence[Parameter], tensors: Sequence[Tensor]) -> None:
+    # The extremes take a quarter of the time of the copy, and no memory; on a GPU all are read at once.
+    extremes = torch.stack([torch.stack(torch.aminmax(tensor)).to(torch.float32) for tensor in tensors]).tolist()
     found = [
-        f"{kind}: {', '.join(names[:_MAX_NAMED])}"
-        + (f" and {len(names) - _MAX_NAMED} more" * (len(names) > _MAX_NAMED))
-        for kind, names in (
-            (f"missing {len(missing)} of {len(wanted)} tensors", missing),
-            (f"surplus {len(surplus)}", surplus),
-            (f"misshapen {len(misshapen)}", misshapen),
-        )
-        if names
+        parameter.sources[0].name
+        for parameter, pair in zip(parameters, extremes, strict=True)
+        if not all(map(isfinite, pair))
     ]
     if found:
-        advice = (
-            "set tie_word_embeddings to true in config.json if the head is the embedding"
-            if missing == [HEAD]
-            else "config.json and the weights must come from the same checkpoint, complete"
+        warnings.warn(
+            f"{len(found)} of {len(tensors)} weights have NaN or infinite numbers, {found[0]} first; texts that reach "
+            'them fail. Copy or download the checkpoint again, or use dtype="float32" if it was cast to float16',
+            CheckpointWarning,
+            stacklevel=2,
         )
-        raise CheckpointError(f"the weights in {folder} do not match its config.json: {'; '.join(found)}; {advice}")
-    for name in wanted:
-        if stored[name].dtype not in DTYPES:
-            raise UnsupportedModelError(
-                f"{name} is stored as {stored[name].dtype}, which is not supported; supported are {', '.join(DTYPES)}"
-            )
+
+
+def _tree(
+    config: ModelConfig,
+    groups: Sequence[Sequence[Parameter]],
+    tensors: Sequence[Tensor],
+    device: torch.device | str,
+) -> ModelParams:
+    left = iter(tensors)
+    outer, *layers = ({parameter.field: next(left) for parameter in group} for group in groups)
+    outer.setdefault("head", outer["embedding"])
+    return ModelParams(
+        config=config,
+        layers=tuple(LayerParams(**layer) for layer in layers),
+        rope=make_rope(config, device),
+        **outer,
+    )

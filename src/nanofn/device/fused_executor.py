@@ -84,7 +84,7 @@ class FusedExecutor:
             self._kv_cache = allocate_kv_cache(
                 params.config, limits.num_blocks, limits.block_size, dtype=params.embedding.dtype, device=device
             )
-            self._cos_sin = cos_sin_table(params.inverse_frequencies, limits.max_model_len)
+            self._cos_sin = cos_sin_table(params.rope, limits.max_model_len)
             self._staging = allocate_staging(limits.max_num_seqs, depth, device)
             self._buckets: dict[int, Bucket] = {}
             self._sizes = bucket_sizes(limits.max_num_seqs)

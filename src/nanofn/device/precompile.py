@@ -35,7 +35,7 @@ def request_kernels(params: ModelParams, limits: Limits, device: torch.device) -
     """
     first = evolve(params, layers=params.layers[:1])
     tables, staging = allocate_tables(limits, device), allocate_staging(limits.max_num_seqs, 0, device)
-    cos_sin = cos_sin_table(params.inverse_frequencies, limits.max_model_len)
+    cos_sin = cos_sin_table(params.rope, limits.max_model_len)
     cache = allocate_kv_cache(params.config, 2, limits.block_size, dtype=params.embedding.dtype, device=device)
     cache = evolve(cache, k=cache.k[:1], v=cache.v[:1])
     with only_compiling():

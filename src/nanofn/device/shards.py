@@ -1,13 +1,16 @@
-"""Which files of a folder hold which tensors, read from the files' headers alone."""
+"""Safetensors: which files of a folder hold which tensors, from their headers alone, and the tensors themselves."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import groupby
 from math import prod
 from pathlib import Path
 from typing import Any
 
-from attrs import frozen
+import torch
+from safetensors import SafetensorError, safe_open
 
+from nanofn.device.stored import Piece, StoredTensor
 from nanofn.errors import CheckpointError
 
 INDEX = "model.safetensors.index.json"
@@ -15,22 +18,10 @@ SINGLE = "model.safetensors"
 
 _AGAIN = "copy or download it again"
 _LFS = b"version https://git-lfs"
+DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+"""Element types that weights may be stored in."""
+
 _ITEM_BYTES = {"F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "BF16": 2, "F16": 2, "I16": 2, "U16": 2}
-
-
-@frozen
-class StoredTensor:
-    """A tensor in a file.
-
-    Attributes:
-        file: Where.
-        dtype: By safetensors' name, such as "BF16".
-        shape: As stored.
-    """
-
-    file: Path
-    dtype: str
-    shape: tuple[int, ...]
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -60,9 +51,11 @@ def find_tensors(folder: Path) -> dict[str, StoredTensor]:
         return _find_sharded(folder)
     if (folder / SINGLE).exists():
         return _read_header(folder / SINGLE)
-    found = sorted(path.name for path in folder.iterdir() if path.suffix in {".safetensors", ".bin", ".pth", ".gguf"})
+    found = sorted(path.name for path in folder.iterdir() if path.suffix in {".safetensors", ".bin", ".pth"})
     others = f"; it has {', '.join(found[:8])}, which nanofn does not load" if found else ""
-    raise CheckpointError(f"{folder} has neither {SINGLE} nor {INDEX}{others}; give a checkpoint in safetensors format")
+    raise CheckpointError(
+        f"{folder} has neither {SINGLE} nor {INDEX}{others}; give a checkpoint in safetensors format, or a GGUF file"
+    )
 
 
 def _find_sharded(folder: Path) -> dict[str, StoredTensor]:
@@ -110,26 +103,54 @@ def _read_header(path: Path) -> dict[str, StoredTensor]:
             )
         file.seek(8)
         raw = file.read(header_bytes)
+    data_start = 8 + header_bytes
     try:
         header = {name: entry for name, entry in json.loads(raw).items() if name != "__metadata__"}
-        ends = [entry["data_offsets"][1] for entry in header.values()]
-        stored = {name: StoredTensor(path, entry["dtype"], tuple(entry["shape"])) for name, entry in header.items()}
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        stored = {name: _stored_tensor(path, data_start, entry) for name, entry in header.items()}
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
         raise CheckpointError(f"{path} has a damaged header ({type(error).__name__}: {error}); {_AGAIN}") from error
-    described = 8 + header_bytes + max(ends, default=0)
+    described = max((tensor.first_byte + tensor.num_bytes for tensor in stored.values()), default=data_start)
     if described != size:
         state = "truncated" if size < described else "damaged"
         raise CheckpointError(f"{path} is {state}: it has {size} bytes, its header describes {described}; {_AGAIN}")
-    for name, entry in header.items():
-        _check_bytes(path, name, entry)
+    for name, tensor in stored.items():
+        _check_bytes(path, name, tensor)
     return stored
 
 
-def _check_bytes(path: Path, name: str, entry: Mapping[str, Any]) -> None:
+def _stored_tensor(path: Path, data_start: int, entry: Mapping[str, Any]) -> StoredTensor:
     first, end = entry["data_offsets"]
-    item_bytes = _ITEM_BYTES.get(entry["dtype"])
-    if item_bytes is not None and end - first != item_bytes * prod(entry["shape"]):
+    shape = tuple(entry["shape"])
+    if any(type(value) is not int or value < 0 for value in (first, end, *shape)) or end < first:
+        raise ValueError(f"shape {list(shape)} at {first} to {end}")
+    return StoredTensor(
+        file=path, dtype=str(entry["dtype"]), shape=shape, first_byte=data_start + first, num_bytes=end - first
+    )
+
+
+def _check_bytes(path: Path, name: str, tensor: StoredTensor) -> None:
+    item_bytes = _ITEM_BYTES.get(tensor.dtype)
+    if item_bytes is not None and tensor.num_bytes != item_bytes * prod(tensor.shape):
         raise CheckpointError(
-            f"{path} is damaged: {name} has {end - first} bytes, {entry['dtype']} {list(entry['shape'])} takes "
-            f"{item_bytes * prod(entry['shape'])}; {_AGAIN}"
+            f"{path} is damaged: {name} has {tensor.num_bytes} bytes, {tensor.dtype} {list(tensor.shape)} takes "
+            f"{item_bytes * prod(tensor.shape)}; {_AGAIN}"
         )
+
+
+def read_shards(stored: Mapping[str, StoredTensor]) -> Iterator[Piece]:
+    """Read tensors in the order of the files, each whole and without a copy: a piece is the mapped file itself.
+
+    A file is closed before the next is opened, so that no more than one of them is resident.
+
+    Raises:
+        CheckpointError: A file cannot be read.
+    """
+    order = sorted(stored, key=lambda name: (stored[name].file, stored[name].first_byte))
+    for path, names in groupby(order, key=lambda name: stored[name].file):
+        name = ""
+        try:
+            with safe_open(path, framework="pt", device="cpu") as file:
+                for name in names:
+                    yield Piece(name, 0, file.get_tensor(name), stored[name].num_bytes)
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(f"{path} cannot be read at {name} ({error}); copy or download it again") from error

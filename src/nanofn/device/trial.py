@@ -65,7 +65,7 @@ def _run(
     params: ModelParams, limits: Limits, device: torch.device, depth: int, layer: Layer, *, captures: bool
 ) -> None:
     tables, staging = allocate_tables(limits, device), allocate_staging(limits.max_num_seqs, depth, device)
-    cos_sin = cos_sin_table(params.inverse_frequencies, limits.max_model_len)
+    cos_sin = cos_sin_table(params.rope, limits.max_model_len)
     cache = allocate_kv_cache(params.config, 2, limits.block_size, dtype=params.embedding.dtype, device=device)
     bucket = make_bucket(params, staging, tables, cache, cos_sin, limits.max_num_seqs, None, captures=captures)
     bucket.forward()

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from nanofn.model.config import ModelConfig
 from nanofn.model.layers import rope, rope_tables, swiglu
-from nanofn.model.params import LayerParams, ModelParams, rope_frequencies
+from nanofn.model.params import LayerParams, ModelParams
+from nanofn.model.rope import make_rope
 
 INITIAL_SPREAD = 0.04
 
@@ -43,7 +44,7 @@ def initial_params(config: ModelConfig, generator: torch.Generator) -> ModelPara
         layers=layers,
         final_norm=ones(config.hidden_size),
         head=embedding,
-        inverse_frequencies=rope_frequencies(config),
+        rope=make_rope(config),
     )
 
 
@@ -71,7 +72,7 @@ def on_device(params: ModelParams, device: torch.device) -> ModelParams:
         head=embedding,
         layers=layers,
         final_norm=move(params.final_norm),
-        inverse_frequencies=params.inverse_frequencies.to(device),
+        rope=evolve(params.rope, inverse_frequencies=params.rope.inverse_frequencies.to(device)),
     )
 
 
@@ -90,7 +91,7 @@ def dense_logits(params: ModelParams, token_ids: Tensor, *, dropout: float = 0.0
         Nothing.
     """
     config = params.config
-    cos, sin = rope_tables(torch.arange(token_ids.shape[1], device=token_ids.device), params.inverse_frequencies)
+    cos, sin = rope_tables(torch.arange(token_ids.shape[1], device=token_ids.device), params.rope)
     hidden = F.dropout(F.embedding(token_ids, params.embedding), dropout)
     num_rotated = config.num_heads + config.num_kv_heads
     for layer in params.layers:

@@ -21,8 +21,8 @@ from nanofn.embedded.markup import END_OF_TEXT
 from nanofn.embedded.measure import bits_per_byte, margins
 from nanofn.embedded.mixture import all_sources
 from nanofn.errors import ConfigError
-from nanofn.llm.assemble import embedded_model
 from nanofn.llm.llm import LLM
+from nanofn.llm.locate import embedded_model
 from nanofn.sampling.params import SamplingParams
 
 BEGINNING = "Once upon a time"

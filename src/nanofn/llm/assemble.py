@@ -3,8 +3,8 @@
 import logging
 import platform
 import sys
+from collections.abc import Mapping
 from contextlib import nullcontext
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +20,22 @@ from nanofn.device.precompile import NUM_THREADS, request_kernels
 from nanofn.device.trial import working_bytes
 from nanofn.errors import ConfigError
 from nanofn.event_log import LogWriter
+from nanofn.llm.locate import embedded_model, load_tokenizer_of, locate
 from nanofn.llm.options import EngineOptions
 from nanofn.model.kv_cache import block_bytes
 from nanofn.model.prefill import Layer, compiled_layer, prefill_layer
 from nanofn.request import TokenId
 from nanofn.sampling.params import SamplingParams, unbuilt_fields
-from nanofn.text.tokenizer import Tokenizer, load_tokenizer
+from nanofn.text.tokenizer import Tokenizer
 from nanofn_kernels._dispatch import compiled_in_background
 
 logger = logging.getLogger("nanofn")
+
+EAGER_SHARE = 0.7
+"""Where no trial measures what steps need, K/V leave them the rest of their share of the GPU."""
+
+SAID_BYTES = 50_000_000
+"""How fast the weights came is said from here on."""
 
 _FROM_GENERATION_CONFIG = {
     "temperature": "temperature",
@@ -66,29 +73,25 @@ class Parts:
     notes: tuple[str, ...]
 
 
-def embedded_model() -> Path:
-    """Find the model that comes with nanofn."""
-    return Path(str(files("nanofn.embedded") / "model"))
-
-
 def assemble(options: EngineOptions) -> Parts:
     """Load a model and make room for its K/V.
 
     Raises:
         ConfigError: Something does not exist, is not supported, or does not fit.
     """
-    folder = embedded_model() if options.model is None else Path(options.model)
-    device = _device(options.device)
-    checkpoint = load_checkpoint(folder, dtype=_dtype(options.dtype, device), device=device)
-    tokenizer = load_tokenizer(options.tokenizer or folder)
-    is_gpu = device.type == "cuda"
-    captures = is_gpu and not options.enforce_eager
+    path = locate(options.model, options.revision)
+    device = pick_device(options.device)
+    checkpoint = load_checkpoint(path, dtype=pick_dtype(options.dtype, device), device=device)
+    tokenizer = load_tokenizer_of(path if options.tokenizer is None else locate(options.tokenizer))
+    # The fused steps have no mixtures yet: those run one operation after another, on a GPU too.
+    is_fused = device.type == "cuda" and checkpoint.config.experts is None
+    captures = is_fused and not options.enforce_eager
     layer = compiled_layer() if captures else prefill_layer
-    limits = _limits(options, checkpoint, _available_bytes(options, checkpoint, device, layer))
+    limits = _limits(options, checkpoint, _available_bytes(options, checkpoint, device, layer, is_fused=is_fused))
     params = checkpoint.params
     executor = (
         FusedExecutor(params, limits, device, depth=options.depth, layer=layer, captures=captures)
-        if is_gpu
+        if is_fused
         else EagerExecutor(params, limits, device)
     )
     default_params, left_out = read_generation_defaults(checkpoint.generation_defaults)
@@ -101,13 +104,13 @@ def assemble(options: EngineOptions) -> Parts:
         eos_token_ids=tuple(sorted(map(TokenId, eos))),
         default_params=default_params,
         log=_open_log(options, limits),
-        notes=_notes(folder, checkpoint, limits, device, default_params, left_out),
+        notes=_notes(path, checkpoint, limits, device, default_params, left_out),
     )
     sys.stderr.write(f"nanofn: {', '.join(parts.notes)}\n")
     return parts
 
 
-def read_generation_defaults(defaults: dict[str, Any]) -> tuple[SamplingParams, tuple[str, ...]]:
+def read_generation_defaults(defaults: Mapping[str, Any]) -> tuple[SamplingParams, tuple[str, ...]]:
     """Turn generation_config.json into parameters, as vLLM does: whatever it says of `do_sample`.
 
     Returns:
@@ -120,14 +123,20 @@ def read_generation_defaults(defaults: dict[str, Any]) -> tuple[SamplingParams, 
     return SamplingParams(**{name: value for name, value in given.items() if name not in left_out}), left_out
 
 
-def _device(name: str) -> torch.device:
+def pick_device(name: str) -> torch.device:
+    """Turn the option `device` into a device.
+
+    Raises:
+        ConfigError: It is "cuda", and there is none.
+    """
     has_gpu = torch.cuda.is_available()
     if name == "cuda" and not has_gpu:
         raise ConfigError('device is "cuda", but torch finds no GPU; use device="cpu" or "auto"')
     return torch.device("cuda", torch.cuda.current_device()) if has_gpu and name != "cpu" else torch.device("cpu")
 
 
-def _dtype(name: str, device: torch.device) -> torch.dtype | None:
+def pick_dtype(name: str, device: torch.device) -> torch.dtype | None:
+    """Turn the option `dtype` into a dtype; None is the checkpoint's own."""
     if name == "auto":
         has_bfloat16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
         return None if has_bfloat16 else torch.float32
@@ -135,10 +144,14 @@ def _dtype(name: str, device: torch.device) -> torch.dtype | None:
     return dtype
 
 
-def _available_bytes(options: EngineOptions, checkpoint: Checkpoint, device: torch.device, layer: Layer) -> int:
+def _available_bytes(
+    options: EngineOptions, checkpoint: Checkpoint, device: torch.device, layer: Layer, *, is_fused: bool
+) -> int:
     """Measure what K/V may take: on a GPU what its share leaves beside weights, the largest steps and other processes."""
     if device.type == "cpu":
         return int(free_bytes(device) * CPU_SHARE)
+    if not is_fused:
+        return int(free_bytes(device) * options.gpu_memory_utilization * EAGER_SHARE)
     longest = _checked_max_len(options, checkpoint)
     bounds = Limits(
         block_size=options.block_size,
@@ -199,7 +212,7 @@ def _open_log(options: EngineOptions, limits: Limits) -> LogWriter | None:
 
 
 def _notes(
-    folder: Path,
+    path: Path,
     checkpoint: Checkpoint,
     limits: Limits,
     device: torch.device,
@@ -210,11 +223,14 @@ def _notes(
     block = block_bytes(checkpoint.config, limits.block_size, dtype=dtype)
     where = "CPU" if device.type == "cpu" else torch.cuda.get_device_name(device)
     notes = [
-        "the embedded model" if folder == embedded_model() else str(folder),
+        "the embedded model" if path == embedded_model() else str(path),
         f"{str(dtype).removeprefix('torch.')} on {where}",
         f"sequences of up to {limits.max_model_len:,} tokens",
         f"{limits.num_blocks:,} K/V blocks of {limits.block_size} tokens ({limits.num_blocks * block / 2**30:.2f} GiB)",
     ]
+    if checkpoint.num_bytes >= SAID_BYTES:
+        rate = checkpoint.num_bytes / checkpoint.seconds / 1e9
+        notes.append(f"{checkpoint.num_bytes / 1e9:.2f} GB read in {checkpoint.seconds:.1f} s ({rate:.2f} GB/s)")
     if checkpoint.generation_defaults:
         notes.append(f"by default temperature {params.temperature:g} and up to {params.max_tokens} tokens")
     if left_out:

@@ -47,9 +47,9 @@ class LLM:
         """Load a model and make room for its K/V cache.
 
         Args:
-            model: A folder with a checkpoint; None is the small model that comes with nanofn.
+            model: A folder, a GGUF file, or `owner/name` on the hub; None is the small model that comes with nanofn.
             options: Keywords, each with its default:
-                tokenizer: (None) Another folder for the tokenizer.
+                tokenizer, revision: (None) Another place for the tokenizer; a branch, tag or commit on the hub.
                 dtype: ("auto") "float32", "bfloat16" or "float16", of weights and K/V; "auto" is the checkpoint's own
                     on a GPU and float32 on a CPU.
                 device: ("auto") "cpu" or "cuda"; "auto" is a GPU if there is one.
@@ -66,7 +66,7 @@ class LLM:
                 depth: (2) Most steps in flight.
                 policy: (fcfs) Decides who runs; see `nanofn.policy`.
                 record: (None) A file for the event log of everything that happens; `nanofn replay` repeats it.
-                revision, tensor_parallel_size, deterministic: Not built yet.
+                tensor_parallel_size, deterministic: Not built yet.
 
         Raises:
             TypeError: An option is unknown.

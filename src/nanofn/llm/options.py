@@ -27,7 +27,7 @@ UNNEEDED = {
     "enable_chunked_prefill": "prompts are always cut where the token budget ends",
     "swap_space": "preempted sequences are recomputed, not swapped",
     "disable_log_stats": "nothing is logged unless you set up the logger 'nanofn'",
-    "quantization": "quantised checkpoints are not supported",
+    "quantization": "quantised checkpoints are not supported, but for GGUF files, whose weights are unpacked at loading",
     "kv_cache_dtype": "K/V have the weights' dtype",
 }
 """Names that other engines use and we have no use for, with the reason."""
@@ -92,7 +92,8 @@ class EngineOptions:
                 _require_count(name, getattr(self, name), least)
         _require_choice("dtype", self.dtype, _DTYPES)
         _require_choice("device", self.device, _DEVICES)
-        for name in ("model", "tokenizer", "record", "revision"):
+        _require_type("revision", self.revision, (str, type(None)), "a branch, tag or commit, or None")
+        for name in ("model", "tokenizer", "record"):
             _require_type(name, getattr(self, name), (str, Path, type(None)), "a path, or None")
         for name in ("enable_prefix_caching", "enforce_eager", "deterministic"):
             _require_type(name, getattr(self, name), bool, "True or False")
@@ -107,7 +108,6 @@ class EngineOptions:
         for name, default in (
             ("tensor_parallel_size", 1),
             ("deterministic", False),
-            ("revision", None),
         ):
             if getattr(self, name) != default:
                 raise ConfigError(f"{name}={getattr(self, name)!r} is not built yet; leave it at {default!r}")

@@ -6,6 +6,9 @@ from typing import Any, Literal
 from attrs import frozen
 
 from nanofn.errors import CheckpointError, UnsupportedModelError
+from nanofn.model.config_values import count, positive
+from nanofn.model.experts_config import ExpertsConfig, read_experts
+from nanofn.model.rope_scaling import RopeScaling, read_rope
 
 DtypeName = Literal["float32", "bfloat16", "float16"]
 """Element types that weights may have."""
@@ -23,6 +26,7 @@ class Family:
         reads_attention_bias: `attention_bias` adds biases to the Q, K, V and output projections.
         always_slides: `sliding_window` is in use unless it is null; elsewhere `use_sliding_window` decides.
         head_dim: Used where `head_dim` is absent; None means hidden_size / num_attention_heads.
+        has_experts: Some layers are mixtures of experts.
         eos_token_ids: Used where `eos_token_id` is absent.
     """
 
@@ -31,6 +35,7 @@ class Family:
     reads_attention_bias: bool = False
     always_slides: bool = False
     head_dim: int | None = None
+    has_experts: bool = False
     eos_token_ids: tuple[int, ...] = ()
 
 
@@ -39,6 +44,7 @@ FAMILIES: Mapping[str, Family] = {
     "mistral": Family(always_slides=True, eos_token_ids=(2,)),
     "qwen2": Family(has_qkv_bias=True),
     "qwen3": Family(has_qk_norm=True, reads_attention_bias=True, head_dim=128),
+    "qwen3_moe": Family(has_qk_norm=True, reads_attention_bias=True, has_experts=True),
 }
 """The supported values of `model_type`. Defaults are those of transformers' config classes."""
 
@@ -47,6 +53,7 @@ ARCHITECTURES = {
     "mistral": "MistralForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
 }
 """What a checkpoint of each kind names as its architecture, if it names one."""
 
@@ -66,11 +73,13 @@ class ModelConfig:
         head_dim: Width of one head, even.
         rms_norm_eps: Added to the mean square.
         rope_theta: Base of the rotary frequencies.
-        max_position_embeddings: Most tokens the checkpoint is meant for.
+        max_position_embeddings: Most tokens the checkpoint is meant for, stretched frequencies counted in.
+        rope_scaling: How the frequencies are stretched, or None.
         tie_word_embeddings: The head is the embedding.
         has_qk_norm: See `Family`.
         has_qkv_bias: The Q, K and V projections have biases.
         has_output_bias: The attention's output projection has a bias.
+        experts: The mixture of experts that some layers have, or None.
         dtype: Element type that the checkpoint declares, or None.
         eos_token_ids: Ids that end a text, by `config.json` alone.
     """
@@ -86,10 +95,12 @@ class ModelConfig:
     rms_norm_eps: float
     rope_theta: float
     max_position_embeddings: int
+    rope_scaling: RopeScaling | None = None
     tie_word_embeddings: bool = False
     has_qk_norm: bool = False
     has_qkv_bias: bool = False
     has_output_bias: bool = False
+    experts: ExpertsConfig | None = None
     dtype: DtypeName | None = None
     eos_token_ids: tuple[int, ...] = ()
 
@@ -103,10 +114,10 @@ def from_dict(config_json: Mapping[str, Any]) -> ModelConfig:
     """
     family = _family(config_json)
     _refuse_uncovered(config_json, family)
-    num_heads = _count(config_json, "num_attention_heads")
-    hidden_size = _count(config_json, "hidden_size")
-    head_dim = _count(config_json, "head_dim", family.head_dim or hidden_size // num_heads)
-    num_kv_heads = _count(config_json, "num_key_value_heads", num_heads)
+    num_heads = count(config_json, "num_attention_heads")
+    hidden_size = count(config_json, "hidden_size")
+    head_dim = count(config_json, "head_dim", family.head_dim or hidden_size // num_heads)
+    num_kv_heads = count(config_json, "num_key_value_heads", num_heads)
     if num_heads % num_kv_heads:
         raise CheckpointError(
             f"config.json has {num_heads} attention heads and {num_kv_heads} key/value heads; the first must be a multiple "
@@ -114,23 +125,26 @@ def from_dict(config_json: Mapping[str, Any]) -> ModelConfig:
         )
     if head_dim % 2:
         raise CheckpointError(f"config.json has head_dim {head_dim}; rotation needs an even number")
+    rope = read_rope(config_json, count(config_json, "max_position_embeddings"))
     has_bias = family.reads_attention_bias and bool(config_json.get("attention_bias", False))
     return ModelConfig(
         model_type=config_json["model_type"],
-        vocab_size=_count(config_json, "vocab_size"),
+        vocab_size=count(config_json, "vocab_size"),
         hidden_size=hidden_size,
-        intermediate_size=_count(config_json, "intermediate_size"),
-        num_layers=_count(config_json, "num_hidden_layers"),
+        intermediate_size=count(config_json, "intermediate_size"),
+        num_layers=count(config_json, "num_hidden_layers"),
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
-        rms_norm_eps=_positive(config_json, "rms_norm_eps", 1e-6),
-        rope_theta=_rope_theta(config_json),
-        max_position_embeddings=_count(config_json, "max_position_embeddings"),
+        rms_norm_eps=positive(config_json, "rms_norm_eps", 1e-6),
+        rope_theta=rope.theta,
+        max_position_embeddings=rope.max_position_embeddings,
+        rope_scaling=rope.scaling,
         tie_word_embeddings=bool(config_json.get("tie_word_embeddings", False)),
         has_qk_norm=family.has_qk_norm,
         has_qkv_bias=family.has_qkv_bias or has_bias,
         has_output_bias=has_bias,
+        experts=read_experts(config_json) if family.has_experts else None,
         dtype=_dtype(config_json),
         eos_token_ids=token_ids_of(config_json.get("eos_token_id", family.eos_token_ids), "config.json"),
     )
@@ -204,27 +218,6 @@ def _refuse_sliding_window(config_json: Mapping[str, Any], family: Family) -> No
         )
 
 
-def _rope_theta(config_json: Mapping[str, Any]) -> float:
-    """Read the rotary base, from `rope_parameters` (transformers 5) or beside `rope_scaling` (4)."""
-    rope: dict[str, Any] = {"rope_theta": config_json.get("rope_theta", 10_000.0)}
-    for key in ("rope_scaling", "rope_parameters"):
-        given = config_json.get(key) or {}
-        if not isinstance(given, Mapping):
-            raise CheckpointError(f"{key} in config.json is {given!r}; it must be an object")
-        rope_type = given.get("rope_type", given.get("type", "default"))
-        if rope_type != "default":
-            raise UnsupportedModelError(f"rope type {rope_type!r} is not supported; supported is 'default'")
-        rope |= given
-    if any(isinstance(value, Mapping) for value in rope.values()):
-        raise UnsupportedModelError("rope_parameters differ by layer type, which is not supported")
-    for source in (rope, config_json):
-        if source.get("partial_rotary_factor", 1.0) != 1.0:
-            raise UnsupportedModelError(
-                f"partial_rotary_factor {source['partial_rotary_factor']} is not supported; supported is 1.0"
-            )
-    return _positive(rope, "rope_theta", None)
-
-
 def _dtype(config_json: Mapping[str, Any]) -> DtypeName | None:
     value = config_json.get("dtype", config_json.get("torch_dtype"))
     if value is None or value == "auto":
@@ -233,20 +226,3 @@ def _dtype(config_json: Mapping[str, Any]) -> DtypeName | None:
     if name not in _DTYPE_NAMES:
         raise UnsupportedModelError(f"dtype {value!r} is not supported; supported are " + ", ".join(_DTYPE_NAMES))
     return name  # type: ignore[return-value]
-
-
-def _count(config_json: Mapping[str, Any], key: str, default: int | None = None) -> int:
-    value = config_json.get(key)
-    value = default if value is None else value
-    if value is None:
-        raise CheckpointError(f"config.json has no {key!r}")
-    if type(value) is not int or value < 1:
-        raise CheckpointError(f"config.json has {key} {value!r}; it must be an integer of at least 1")
-    return value
-
-
-def _positive(config_json: Mapping[str, Any], key: str, default: float | None) -> float:
-    value = config_json.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-        raise CheckpointError(f"config.json has {key} {value!r}; it must be a positive number")
-    return float(value)

@@ -8,6 +8,8 @@ from torch import Tensor
 
 from nanofn.model.attention import attend, store_kv
 from nanofn.model.attention_plan import AttentionPlan, plan_attention
+from nanofn.model.experts import mix_experts, route
+from nanofn.model.experts_config import ExpertsConfig
 from nanofn.model.inputs import ModelInputs
 from nanofn.model.kv_cache import KVCache
 from nanofn.model.layers import rms_norm, rope, rope_tables, swiglu
@@ -57,7 +59,7 @@ def forward(
     token_ids, positions = inputs.token_ids, inputs.positions
     if plan.order is not None:
         token_ids, positions = token_ids[plan.order], positions[plan.order]
-    cos, sin = rope_tables(positions, params.inverse_frequencies)
+    cos, sin = rope_tables(positions, params.rope)
     hidden = F.embedding(token_ids, params.embedding)
     for layer, k_cache, v_cache in zip(params.layers, kv_cache.k, kv_cache.v, strict=True):
         normed = rms_norm(hidden, layer.input_norm, config.rms_norm_eps)
@@ -66,7 +68,7 @@ def forward(
         attended = attend(q, k, v, k_cache, v_cache, plan).flatten(1)
         hidden += _with_bias(reduce(F.linear(attended, layer.output_weight)), layer.output_bias)
         normed = rms_norm(hidden, layer.mlp_norm, config.rms_norm_eps)
-        hidden += reduce(F.linear(swiglu(F.linear(normed, layer.gate_up_weight)), layer.down_weight))
+        hidden += reduce(gated_unit(layer, normed, config.experts))
     return _in_token_order(rms_norm(hidden, params.final_norm, config.rms_norm_eps), plan, inputs.token_ids.shape[0])
 
 
@@ -120,6 +122,29 @@ def project_qkv(
         rotated[:, heads.num_heads :].mul_(layer.k_norm)
     rotated = rope(rotated, cos, sin)
     return rotated[:, : heads.num_heads], rotated[:, heads.num_heads :], v
+
+
+def gated_unit(layer: LayerParams, normed: Tensor, experts: ExpertsConfig | None) -> Tensor:
+    """Compute a layer's gated unit, or its mixture of them.
+
+    Args:
+        layer: Its gate_up, down and router matrices count.
+        normed: [num_tokens, hidden_size] after the norm.
+        experts: The model's, if it has any.
+
+    Returns:
+        [num_tokens, hidden_size] the weights' dtype; this rank's part of it.
+
+    Mutates:
+        Nothing.
+
+    Source:
+        See `swiglu` and `mix_experts`.
+    """
+    if layer.router_weight is None:
+        return F.linear(swiglu(F.linear(normed, layer.gate_up_weight)), layer.down_weight)
+    assert experts is not None
+    return mix_experts(normed, route(normed, layer.router_weight, experts), layer.gate_up_weight, layer.down_weight)
 
 
 def _with_bias(x: Tensor, bias: Tensor | None) -> Tensor:

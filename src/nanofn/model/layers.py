@@ -4,6 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from nanofn.model.rope import Rope
+
 
 def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     """Divide each row by its root mean square, then scale it.
@@ -30,16 +32,16 @@ def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     return normed if weight is None else normed.mul_(weight)
 
 
-def rope_tables(positions: Tensor, inverse_frequencies: Tensor) -> tuple[Tensor, Tensor]:
+def rope_tables(positions: Tensor, rope: Rope) -> tuple[Tensor, Tensor]:
     """Compute each position's rotation, in the layout that `rope` takes.
 
     Args:
         positions: [num_tokens] integer, from 0.
-        inverse_frequencies: [head_dim / 2] fp32, radians per position.
+        rope: The model's frequencies, on the same device; any scaling is in them.
 
     Returns:
-        cos [num_tokens, 1, head_dim] fp32: the cosines, twice.
-        sin [num_tokens, 1, head_dim] fp32: the negated sines, then the sines.
+        cos [num_tokens, 1, head_dim] fp32: the cosines, twice, times the attention factor.
+        sin [num_tokens, 1, head_dim] fp32: the negated sines, then the sines, times the attention factor.
 
     Mutates:
         Nothing.
@@ -50,8 +52,8 @@ def rope_tables(positions: Tensor, inverse_frequencies: Tensor) -> tuple[Tensor,
     Source:
         Su et al. 2021, arXiv:2104.09864, equation 34.
     """
-    angles = positions.to(torch.float32).unsqueeze(1) * inverse_frequencies
-    cos, sin = angles.cos(), angles.sin()
+    angles = positions.to(torch.float32).unsqueeze(1) * rope.inverse_frequencies
+    cos, sin = angles.cos().mul_(rope.attention_factor), angles.sin().mul_(rope.attention_factor)
     return torch.cat((cos, cos), dim=1).unsqueeze(1), torch.cat((-sin, sin), dim=1).unsqueeze(1)
 
 

@@ -1,11 +1,11 @@
 """Weights as a frozen tree of tensors, with Q, K, V and gate, up joined into one matrix each."""
 
-import torch
 from attrs import frozen
 from torch import Tensor
 
 from nanofn.errors import ConfigError
 from nanofn.model.config import ModelConfig
+from nanofn.model.rope import Rope
 
 
 @frozen(eq=False, kw_only=True)
@@ -21,8 +21,10 @@ class LayerParams:
         output_weight: [hidden_size, num_heads * head_dim].
         output_bias: [hidden_size], or None. Whole on every rank, added once.
         mlp_norm: [hidden_size]. Before the gated unit.
-        gate_up_weight: [2 * intermediate_size, hidden_size]. Rows of the gate, then of the other factor.
-        down_weight: [hidden_size, intermediate_size].
+        gate_up_weight: [2 * intermediate_size, hidden_size]. Rows of the gate, then of the other factor. In a mixture of
+            experts [num_experts, 2 * intermediate_size, hidden_size].
+        down_weight: [hidden_size, intermediate_size]. In a mixture [num_experts, hidden_size, intermediate_size].
+        router_weight: [num_experts, hidden_size] in a mixture of experts, None in a dense layer. Whole on every rank.
     """
 
     input_norm: Tensor
@@ -35,6 +37,7 @@ class LayerParams:
     mlp_norm: Tensor
     gate_up_weight: Tensor
     down_weight: Tensor
+    router_weight: Tensor | None = None
 
 
 @frozen(eq=False, kw_only=True)
@@ -47,7 +50,7 @@ class ModelParams:
         layers: num_layers of them.
         final_norm: [hidden_size].
         head: [vocab_size, hidden_size]. The same tensor as `embedding` where they are tied.
-        inverse_frequencies: [head_dim / 2] fp32 whatever the weights' dtype. See `rope_frequencies`.
+        rope: Rotary frequencies, on the weights' device.
     """
 
     config: ModelConfig
@@ -55,7 +58,7 @@ class ModelParams:
     layers: tuple[LayerParams, ...]
     final_norm: Tensor
     head: Tensor
-    inverse_frequencies: Tensor
+    rope: Rope
 
 
 @frozen
@@ -75,32 +78,14 @@ def local_heads(config: ModelConfig, num_ranks: int) -> LocalHeads:
     """Divide the heads among tensor-parallel ranks.
 
     Raises:
-        ConfigError: num_ranks does not divide the key/value heads, or the intermediate axis.
+        ConfigError: num_ranks does not divide the key/value heads, or an intermediate axis.
     """
-    for name in ("num_kv_heads", "intermediate_size"):
-        if getattr(config, name) % num_ranks:
+    sizes = {"num_kv_heads": config.num_kv_heads, "intermediate_size": config.intermediate_size}
+    if config.experts is not None:
+        sizes["moe_intermediate_size"] = config.experts.intermediate_size
+    for name, size in sizes.items():
+        if size % num_ranks:
             raise ConfigError(
-                f"tensor_parallel_size {num_ranks} does not divide the model's {name} {getattr(config, name)}; "
-                "choose a common divisor"
+                f"tensor_parallel_size {num_ranks} does not divide the model's {name} {size}; choose a common divisor"
             )
     return LocalHeads(config.num_heads // num_ranks, config.num_kv_heads // num_ranks)
-
-
-def rope_frequencies(config: ModelConfig, device: torch.device | str = "cpu") -> Tensor:
-    """Compute the rotary frequencies, in radians per position.
-
-    Args:
-        config: Its head_dim and rope_theta count.
-        device: Where the result lies.
-
-    Returns:
-        [head_dim / 2] fp32, falling from 1.
-
-    Mutates:
-        Nothing.
-
-    Source:
-        Su et al. 2021, arXiv:2104.09864, section 3.2.2.
-    """
-    exponents = torch.arange(0, config.head_dim, 2, dtype=torch.int64).to(torch.float32) / config.head_dim
-    return (1.0 / config.rope_theta**exponents).to(device)
