@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from generate_work import Run
 from nanofn import LLM
 
-SETTLING_STEPS = 3
+SETTLING_STEPS = 8
 
 
 @contextmanager

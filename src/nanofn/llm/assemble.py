@@ -28,11 +28,9 @@ from nanofn.request import TokenId
 from nanofn.sampling.params import SamplingParams, unbuilt_fields
 from nanofn.text.tokenizer import Tokenizer
 from nanofn_kernels._dispatch import compiled_in_background
+from nanofn_kernels.paged_decode import HEAD_DIMS
 
 logger = logging.getLogger("nanofn")
-
-EAGER_SHARE = 0.7
-"""Where no trial measures what steps need, K/V leave them the rest of their share of the GPU."""
 
 SAID_BYTES = 50_000_000
 """How fast the weights came is said from here on."""
@@ -83,11 +81,12 @@ def assemble(options: EngineOptions) -> Parts:
     device = pick_device(options.device)
     checkpoint = load_checkpoint(path, dtype=pick_dtype(options.dtype, device), device=device)
     tokenizer = load_tokenizer_of(path if options.tokenizer is None else locate(options.tokenizer))
-    # The fused steps have no mixtures yet: those run one operation after another, on a GPU too.
-    is_fused = device.type == "cuda" and checkpoint.config.experts is None
+    # A model whose heads the kernels don't take runs one operation after another, on a GPU too.
+    is_fused = device.type == "cuda" and checkpoint.config.head_dim in HEAD_DIMS
     captures = is_fused and not options.enforce_eager
-    layer = compiled_layer() if captures else prefill_layer
-    limits = _limits(options, checkpoint, _available_bytes(options, checkpoint, device, layer, is_fused=is_fused))
+    # Most of a mixture is products by group, which a compiler does not touch.
+    layer = compiled_layer() if captures and checkpoint.config.experts is None else prefill_layer
+    limits = _limits(options, checkpoint, _available_bytes(options, checkpoint, device, layer))
     params = checkpoint.params
     executor = (
         FusedExecutor(params, limits, device, depth=options.depth, layer=layer, captures=captures)
@@ -144,14 +143,12 @@ def pick_dtype(name: str, device: torch.device) -> torch.dtype | None:
     return dtype
 
 
-def _available_bytes(
-    options: EngineOptions, checkpoint: Checkpoint, device: torch.device, layer: Layer, *, is_fused: bool
-) -> int:
+def _available_bytes(options: EngineOptions, checkpoint: Checkpoint, device: torch.device, layer: Layer) -> int:
     """Measure what K/V may take: on a GPU what its share leaves beside weights, the largest steps and other processes."""
     if device.type == "cpu":
         return int(free_bytes(device) * CPU_SHARE)
-    if not is_fused:
-        return int(free_bytes(device) * options.gpu_memory_utilization * EAGER_SHARE)
+    if checkpoint.config.head_dim not in HEAD_DIMS:
+        return int(free_bytes(device) * options.gpu_memory_utilization / 2)
     longest = _checked_max_len(options, checkpoint)
     bounds = Limits(
         block_size=options.block_size,

@@ -4,7 +4,10 @@ import torch
 from attrs import frozen
 from torch import Tensor
 
+from nanofn.model.decoder import gated_unit
+from nanofn.model.experts_config import ExpertsConfig
 from nanofn.model.kv_cache import KVCache
+from nanofn.model.layers import rms_norm
 from nanofn.model.params import LayerParams, ModelParams
 from nanofn_kernels.decode_launch import decode_split_size, scratch_size
 from nanofn_kernels.entries import decode_inputs
@@ -66,6 +69,7 @@ class DecodeStep:
         workspace: With this step's work list.
         num_heads: Query heads.
         eps: Of every norm.
+        experts: Of a mixture, if it is one.
     """
 
     rows: Tensor
@@ -77,6 +81,7 @@ class DecodeStep:
     workspace: Workspace
     num_heads: int
     eps: float
+    experts: ExpertsConfig | None
 
 
 def decode(
@@ -123,9 +128,18 @@ def decode(
         workspace.items, workspace.blocks, workspace.count,
     )  # fmt: skip
     step = DecodeStep(
-        rows, positions, slots, seq_lens, block_table, cos_sin, workspace, config.num_heads, config.rms_norm_eps
+        rows,
+        positions,
+        slots,
+        seq_lens,
+        block_table,
+        cos_sin,
+        workspace,
+        config.num_heads,
+        config.rms_norm_eps,
+        config.experts,
     )
-    normed = None
+    normed: Tensor | None = None
     next_norms = [*(layer.input_norm for layer in layers[1:]), params.final_norm]
     for layer, next_norm, k_cache, v_cache in zip(layers, next_norms, kv_cache.k, kv_cache.v, strict=True):
         hidden, normed = decode_layer(hidden, normed, layer, next_norm, k_cache, v_cache, step)
@@ -140,7 +154,7 @@ def decode_layer(
     k_cache: Tensor,
     v_cache: Tensor,
     step: DecodeStep,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor | None]:
     """Run one layer on one token of each entry.
 
     Six launches for one entry, more where products are split or the library's. Each may start while the one before it runs
@@ -156,7 +170,7 @@ def decode_layer(
         step: What all layers share.
 
     Returns:
-        hidden, and the same normed with `next_norm`, for `linear` only.
+        hidden, and the same normed with `next_norm`, for `linear` only; None after a mixture of experts.
 
     Mutates:
         k_cache, v_cache: the step's slots.
@@ -175,5 +189,7 @@ def decode_layer(
     hidden, normed = linear_norm(
         attended.flatten(1), layer.output_weight, layer.mlp_norm, layer.output_bias, hidden, eps=eps, launch_pdl=True
     )
+    if layer.router_weight is not None:
+        return hidden + gated_unit(layer, rms_norm(hidden, layer.mlp_norm, eps), step.experts), None
     gated = linear(hidden, layer.gate_up_weight, None, layer.mlp_norm, normed, eps=eps, is_gated=True, launch_pdl=True)
     return linear_norm(gated, layer.down_weight, next_norm, None, hidden, eps=eps, launch_pdl=True)

@@ -5,10 +5,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from attrs import fields
 from torch import Tensor
 
+from nanofn.model.decoder import gated_unit
+from nanofn.model.experts_config import ExpertsConfig
 from nanofn.model.kv_cache import KVCache
-from nanofn.model.layers import rms_norm, swiglu
+from nanofn.model.layers import rms_norm
 from nanofn.model.params import LayerParams, ModelParams
 from nanofn_kernels.entries import prefill_inputs
 from nanofn_kernels.norm_rope_store import norm_rope_store
@@ -17,16 +20,10 @@ from nanofn_kernels.paged_prefill import paged_prefill
 Layer = Callable[..., Tensor]
 """`prefill_layer`, as it is or compiled."""
 
-LayerWeights = tuple[Any, ...]
-"""A layer's tensors in the order of `LayerParams`: a compiled function specialises on objects, not on tensors."""
 
-
-def layer_weights(layer: LayerParams) -> LayerWeights:
-    """List a layer's tensors."""
-    return (
-        layer.input_norm, layer.qkv_weight, layer.qkv_bias, layer.q_norm, layer.k_norm, layer.output_weight, layer.output_bias,
-        layer.mlp_norm, layer.gate_up_weight, layer.down_weight,
-    )  # fmt: skip
+def layer_tensors(layer: LayerParams) -> dict[str, Tensor | None]:
+    """List a layer's tensors by name: a compiled function specialises on objects, not on tensors."""
+    return {each.name: getattr(layer, each.name) for each in fields(LayerParams)}
 
 
 def prefill(
@@ -72,32 +69,42 @@ def prefill(
         for cache in (k_cache, v_cache):
             torch._dynamo.maybe_mark_dynamic(cache, 0)  # noqa: SLF001
         hidden = layer(
-            hidden, layer_weights(each), k_cache, v_cache, where, spans, config.num_heads, config.rms_norm_eps
+            hidden,
+            layer_tensors(each),
+            k_cache,
+            v_cache,
+            where,
+            spans,
+            config.num_heads,
+            config.rms_norm_eps,
+            config.experts,
         )
     return hidden
 
 
 def prefill_layer(
     hidden: Tensor,
-    weights: LayerWeights,
+    tensors: dict[str, Any],
     k_cache: Tensor,
     v_cache: Tensor,
     where: tuple[Tensor, Tensor, Tensor],
     spans: tuple[Tensor, Tensor, Tensor, Tensor],
     num_heads: int,
     eps: float,
+    experts: ExpertsConfig | None,
 ) -> Tensor:
     """Run one layer on the tokens of some chunks.
 
     Args:
         hidden: [num_tokens, hidden_size] the weights' dtype.
-        weights: See `layer_weights`.
+        tensors: See `layer_tensors`.
         k_cache: [num_blocks, block_size, num_kv_heads, head_dim].
         v_cache: [num_blocks, block_size, num_kv_heads, head_dim].
         where: cos_sin, positions and slot_mapping, as `norm_rope_store` takes them.
         spans: block_table, rows, query_start_loc and seq_lens, as `paged_prefill` takes them.
         num_heads: Query heads.
         eps: Of every norm.
+        experts: Of a mixture, if it is one.
 
     Returns:
         [num_tokens, hidden_size].
@@ -108,12 +115,12 @@ def prefill_layer(
     Source:
         As `prefill`.
     """
-    input_norm, qkv_weight, qkv_bias, q_norm, k_norm, output_weight, output_bias, mlp_norm, gate_up, down = weights
-    qkv = F.linear(rms_norm(hidden, input_norm, eps), qkv_weight, qkv_bias)
-    query = norm_rope_store(qkv, q_norm, k_norm, *where, k_cache, v_cache, num_heads, eps)
+    layer = LayerParams(**tensors)
+    qkv = F.linear(rms_norm(hidden, layer.input_norm, eps), layer.qkv_weight, layer.qkv_bias)
+    query = norm_rope_store(qkv, layer.q_norm, layer.k_norm, *where, k_cache, v_cache, num_heads, eps)
     attended = paged_prefill(query, k_cache, v_cache, *spans, query.shape[2] ** -0.5)
-    hidden = hidden + F.linear(attended.flatten(1), output_weight, output_bias)
-    return hidden + F.linear(swiglu(F.linear(rms_norm(hidden, mlp_norm, eps), gate_up)), down)
+    hidden = hidden + F.linear(attended.flatten(1), layer.output_weight, layer.output_bias)
+    return hidden + gated_unit(layer, rms_norm(hidden, layer.mlp_norm, eps), experts)
 
 
 def compiled_layer() -> Layer:

@@ -1,0 +1,78 @@
+"""What only a GPU shows: graphs, memory, compilations. The texts' equality is tested where that of a CPU is."""
+
+import gc
+
+import pytest
+import torch
+
+from nanofn import LLM, SamplingParams
+from nanofn.errors import ConfigError
+
+pytestmark = pytest.mark.gpu
+
+PROMPTS = [[1 + (7 * place + step) % 1000 for step in range(length)] for place, length in enumerate((1, 40, 300, 511))]
+GREEDY = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True)
+SAMPLED = SamplingParams(temperature=0.9, top_p=0.9, seed=3, max_tokens=40, ignore_eos=True)
+SMALL_POOL = {"num_kv_blocks": 36, "block_size": 16, "max_model_len": 577}
+
+
+def tokens(params, **options):
+    """Every output of an fp32 engine."""
+    with LLM(device="cuda", dtype="float32", gpu_memory_utilization=0.3, **options) as llm:
+        return [output.outputs[0].token_ids for output in llm.generate(PROMPTS, params)]
+
+
+@pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+def test_graphs_depth_and_preemption_change_no_token(params):
+    """The same tokens launched kernel by kernel, at depth 1, in small chunks and in a pool that preempts."""
+    expected = tokens(params)
+    for options in ({"enforce_eager": True}, {"depth": 1}, {"max_num_batched_tokens": 48}, SMALL_POOL):
+        assert tokens(params, **options) == expected, options
+
+
+def test_nothing_is_compiled_after_the_start():
+    """Prompts of many lengths, alone and together, prefilled, mixed and decoded, use what the start has compiled."""
+    import triton
+    from torch._dynamo.utils import counters
+
+    with LLM(device="cuda", gpu_memory_utilization=0.3, max_num_batched_tokens=256) as llm:
+        llm.generate(PROMPTS, GREEDY)
+        compiled = []
+        before, hook = counters["stats"]["unique_graphs"], triton.knobs.runtime.jit_post_compile_hook
+        triton.knobs.runtime.jit_post_compile_hook = lambda **facts: compiled.append(facts["repr"])
+        try:
+            for count in (1, 2, 3, 30, 70):
+                llm.generate([[5 + place] * (17 * place % 200 + 1) for place in range(count)], GREEDY)
+                llm.generate([[5 + place] * (17 * place % 200 + 1) for place in range(count)], SAMPLED)
+        finally:
+            triton.knobs.runtime.jit_post_compile_hook = hook
+        assert not compiled
+        assert counters["stats"]["unique_graphs"] == before
+
+
+def test_nothing_is_left_after_close():
+    """Not one byte of the device stays allocated, nor reserved."""
+    gc.collect()
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+    llm = LLM(device="cuda", gpu_memory_utilization=0.3)
+    llm.generate(PROMPTS, GREEDY)
+    assert torch.cuda.memory_allocated() > before[0]
+    llm.close()
+    gc.collect()
+    torch.cuda.empty_cache()
+    assert (torch.cuda.memory_allocated(), torch.cuda.memory_reserved()) <= before
+
+
+def test_what_others_hold_is_left_to_them():
+    """A pool is sized by what is free: somebody else's memory counts against the share, and an impossible share is named."""
+    free, total = torch.cuda.mem_get_info()
+    held = torch.empty(int(free - 0.2 * total), dtype=torch.uint8, device="cuda")
+    try:
+        with LLM(device="cuda", gpu_memory_utilization=0.9) as llm:
+            assert llm.generate(PROMPTS, GREEDY)[0].finished
+        with pytest.raises(ConfigError, match=r"available for K/V are 0|gpu_memory_utilization"):
+            LLM(device="cuda", gpu_memory_utilization=0.5)
+    finally:
+        del held
+        torch.cuda.empty_cache()
