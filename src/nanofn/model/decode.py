@@ -190,6 +190,8 @@ def decode_layer(
         attended.flatten(1), layer.output_weight, layer.mlp_norm, layer.output_bias, hidden, eps=eps, launch_pdl=True
     )
     if layer.router_weight is not None:
-        return hidden + gated_unit(layer, rms_norm(hidden, layer.mlp_norm, eps), step.experts), None
+        normed = rms_norm(hidden, layer.mlp_norm, eps)
+        weights = layer.gate_up_weight, layer.down_weight, layer.router_weight
+        return hidden + gated_unit(normed, *weights, step.experts), None
     gated = linear(hidden, layer.gate_up_weight, None, layer.mlp_norm, normed, eps=eps, is_gated=True, launch_pdl=True)
     return linear_norm(gated, layer.down_weight, next_norm, None, hidden, eps=eps, launch_pdl=True)

@@ -68,7 +68,9 @@ def forward(
         attended = attend(q, k, v, k_cache, v_cache, plan).flatten(1)
         hidden += _with_bias(reduce(F.linear(attended, layer.output_weight)), layer.output_bias)
         normed = rms_norm(hidden, layer.mlp_norm, config.rms_norm_eps)
-        hidden += reduce(gated_unit(layer, normed, config.experts))
+        hidden += reduce(
+            gated_unit(normed, layer.gate_up_weight, layer.down_weight, layer.router_weight, config.experts)
+        )
     return _in_token_order(rms_norm(hidden, params.final_norm, config.rms_norm_eps), plan, inputs.token_ids.shape[0])
 
 
@@ -124,12 +126,20 @@ def project_qkv(
     return rotated[:, : heads.num_heads], rotated[:, heads.num_heads :], v
 
 
-def gated_unit(layer: LayerParams, normed: Tensor, experts: ExpertsConfig | None) -> Tensor:
+def gated_unit(
+    normed: Tensor,
+    gate_up_weight: Tensor,
+    down_weight: Tensor,
+    router_weight: Tensor | None,
+    experts: ExpertsConfig | None,
+) -> Tensor:
     """Compute a layer's gated unit, or its mixture of them.
 
     Args:
-        layer: Its gate_up, down and router matrices count.
         normed: [num_tokens, hidden_size] after the norm.
+        gate_up_weight: See `LayerParams`, like the others.
+        down_weight: See there.
+        router_weight: See there.
         experts: The model's, if it has any.
 
     Returns:
@@ -141,10 +151,10 @@ def gated_unit(layer: LayerParams, normed: Tensor, experts: ExpertsConfig | None
     Source:
         See `swiglu` and `mix_experts`.
     """
-    if layer.router_weight is None:
-        return F.linear(swiglu(F.linear(normed, layer.gate_up_weight)), layer.down_weight)
+    if router_weight is None:
+        return F.linear(swiglu(F.linear(normed, gate_up_weight)), down_weight)
     assert experts is not None
-    return mix_experts(normed, route(normed, layer.router_weight, experts), layer.gate_up_weight, layer.down_weight)
+    return mix_experts(normed, route(normed, router_weight, experts), gate_up_weight, down_weight)
 
 
 def _with_bias(x: Tensor, bias: Tensor | None) -> Tensor:

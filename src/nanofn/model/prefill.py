@@ -21,9 +21,13 @@ Layer = Callable[..., Tensor]
 """`prefill_layer`, as it is or compiled."""
 
 
-def layer_tensors(layer: LayerParams) -> dict[str, Tensor | None]:
-    """List a layer's tensors by name: a compiled function specialises on objects, not on tensors."""
-    return {each.name: getattr(layer, each.name) for each in fields(LayerParams)}
+LayerTensors = tuple[Any, ...]
+"""A layer's tensors in the order of `LayerParams`: a compiled function specialises on objects, not on tensors."""
+
+
+def layer_tensors(layer: LayerParams) -> LayerTensors:
+    """List a layer's tensors."""
+    return tuple([getattr(layer, each.name) for each in fields(LayerParams)])
 
 
 def prefill(
@@ -84,7 +88,7 @@ def prefill(
 
 def prefill_layer(
     hidden: Tensor,
-    tensors: dict[str, Any],
+    tensors: LayerTensors,
     k_cache: Tensor,
     v_cache: Tensor,
     where: tuple[Tensor, Tensor, Tensor],
@@ -115,12 +119,16 @@ def prefill_layer(
     Source:
         As `prefill`.
     """
-    layer = LayerParams(**tensors)
-    qkv = F.linear(rms_norm(hidden, layer.input_norm, eps), layer.qkv_weight, layer.qkv_bias)
-    query = norm_rope_store(qkv, layer.q_norm, layer.k_norm, *where, k_cache, v_cache, num_heads, eps)
+    (
+        input_norm, qkv_weight, qkv_bias, q_norm, k_norm, output_weight, output_bias, mlp_norm, gate_up_weight, down_weight,
+        router_weight,
+    ) = tensors  # fmt: skip
+    qkv = F.linear(rms_norm(hidden, input_norm, eps), qkv_weight, qkv_bias)
+    query = norm_rope_store(qkv, q_norm, k_norm, *where, k_cache, v_cache, num_heads, eps)
     attended = paged_prefill(query, k_cache, v_cache, *spans, query.shape[2] ** -0.5)
-    hidden = hidden + F.linear(attended.flatten(1), layer.output_weight, layer.output_bias)
-    return hidden + gated_unit(layer, rms_norm(hidden, layer.mlp_norm, eps), experts)
+    hidden = hidden + F.linear(attended.flatten(1), output_weight, output_bias)
+    normed = rms_norm(hidden, mlp_norm, eps)
+    return hidden + gated_unit(normed, gate_up_weight, down_weight, router_weight, experts)
 
 
 def compiled_layer() -> Layer:
