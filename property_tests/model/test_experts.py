@@ -87,6 +87,30 @@ def test_nothing_is_read_back_and_no_shape_depends_on_the_routing():
             bool(x.sum() > 0)
 
 
+@pytest.mark.gpu
+def test_a_captured_mixture_follows_the_routing_of_each_replay():
+    """Captured with one step's tokens, replayed with others that choose other experts: the bits that eager gives."""
+    generator = torch.Generator().manual_seed(3)
+    shapes = ((16, 64), (16, 128, 64), (16, 64, 64))
+    router, gate_up, down = (torch.randn(shape, generator=generator).bfloat16().cuda() for shape in shapes)
+    steps = [torch.randn(9, 64, generator=generator).bfloat16().cuda() for _ in range(4)]
+    x, chosen = torch.empty_like(steps[0]), experts(16, 4)
+
+    def compute():
+        return mix_experts(x, route(x, router, chosen), gate_up, down)
+
+    x.copy_(steps[0])
+    compute()  # what the first call allocates and loads is not part of the graph
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = compute()
+    for step in steps:
+        x.copy_(step)
+        graph.replay()
+        assert torch.equal(captured, compute())
+
+
 def test_bfloat16_is_near_float32():
     """The shares are computed in float32 and cast once."""
     generator = torch.Generator().manual_seed(2)

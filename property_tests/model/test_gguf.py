@@ -6,7 +6,8 @@ import sys
 
 import pytest
 import torch
-from gguf import GGMLQuantizationType as Type, GGUFReader
+
+gguf = pytest.importorskip("gguf", reason="GGUF files need the extra `gguf`")
 
 from model.checkpoints import expected_logits
 from model.gguf_files import make_gguf
@@ -17,6 +18,7 @@ from nanofn.device.gguf_header import read_gguf_header
 from nanofn.device.gguf_names import config_json_of
 from nanofn.errors import CheckpointError, ConfigError, UnsupportedModelError
 
+Type = gguf.GGMLQuantizationType
 ARCHITECTURES = ("llama", "qwen2", "qwen3", "qwen3 tied")
 TYPES = (Type.F32, Type.F16, Type.BF16, Type.Q8_0, Type.Q5_0, Type.Q5_1, Type.Q4_0, Type.Q4_1)
 
@@ -71,7 +73,7 @@ def test_a_folder_with_one_gguf_file_is_that_file(plain, tmp_path):
 
 def test_the_header_is_what_the_package_reads(plain):
     """Every key, name, shape, type and offset as `gguf`'s own reader has them."""
-    ours, theirs = read_gguf_header(plain), GGUFReader(plain)
+    ours, theirs = read_gguf_header(plain), gguf.GGUFReader(plain)
     expected = {key: field.contents() for key, field in theirs.fields.items() if not key.startswith("GGUF.")}
     assert ours.metadata == expected
     assert [(t.name, t.shape[::-1], t.type_id, t.first_byte) for t in ours.tensors] == [

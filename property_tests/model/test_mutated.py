@@ -10,8 +10,9 @@ from random import Random
 
 import pytest
 import torch
-from gguf import GGMLQuantizationType
 from safetensors.torch import load_file, save_file
+
+gguf = pytest.importorskip("gguf", reason="some of the checkpoints are GGUF files")
 
 from model.checkpoints import make_fixture
 from model.gguf_files import make_gguf
@@ -38,7 +39,7 @@ def saved(tmp_path_factory):
     sizes = {"num_hidden_layers": 1, "vocab_size": 31}
     make_fixture("qwen3", root / "single", **sizes).model.save_pretrained(root / "sharded", max_shard_size="20KB")
     make_fixture("qwen3 moe", root / "mixture", **sizes)
-    make_gguf("llama", root / "gguf", GGMLQuantizationType.Q8_0, **sizes)
+    make_gguf("llama", root / "gguf", gguf.GGMLQuantizationType.Q8_0, **sizes)
     shutil.rmtree(root / "gguf" / "source")
     return root
 

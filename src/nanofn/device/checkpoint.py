@@ -119,7 +119,8 @@ def _fill(parameters: Sequence[Parameter], tensors: Sequence[Tensor], source: So
     with tqdm(total=total, desc="Loading", unit="B", unit_scale=True, delay=BAR_DELAY_S, disable=not is_shown) as bar:
         for piece in source.read(stored):
             last = piece.first_row + piece.rows.shape[0]
-            places[piece.name][piece.first_row : last].copy_(piece.rows)
+            place = places[piece.name][piece.first_row : last]
+            place.copy_(piece.rows.to(place.device))  # a cast happens there, and costs the host no memory
             bar.update(piece.num_bytes)
     return total
 

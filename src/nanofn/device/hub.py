@@ -6,11 +6,14 @@ from pathlib import Path
 from nanofn.errors import GatedModelError, HubUnreachableError, MissingModelError
 
 FILES = (
-    "config.json", "generation_config.json", "model.safetensors", "model-*.safetensors", "model.safetensors.index.json",
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja",
-    "vocab.json", "merges.txt", "tokenizer.model",
+    "config.json", "generation_config.json", "*.safetensors", "model.safetensors.index.json", "tokenizer.json",
+    "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja", "vocab.json",
+    "merges.txt", "tokenizer.model",
 )  # fmt: skip
-"""What is downloaded, in the repository's own folder: weights, configs, tokenizer; no code and no other formats."""
+"""What is downloaded: weights, configs, tokenizer; no code and no other formats."""
+
+LEFT_OUT = ("*/*", "consolidated*")
+"""What is not, all the same: folders of other formats, and Mistral's second copy of the weights."""
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
@@ -39,7 +42,15 @@ def fetch_from_hub(name: str, revision: str | None = None) -> Path:
 
     what = name if revision is None else f"{name} at revision {revision}"
     try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=list(FILES), library_name="nanofn"))
+        return Path(
+            snapshot_download(
+                name,
+                revision=revision,
+                allow_patterns=list(FILES),
+                ignore_patterns=list(LEFT_OUT),
+                library_name="nanofn",
+            )
+        )
     except errors.GatedRepoError as error:
         raise GatedModelError(
             f"{what} is gated: accept its terms on the hub, then log in with `hf auth login` or set HF_TOKEN"

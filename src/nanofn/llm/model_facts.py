@@ -102,6 +102,8 @@ def _read(source: Source) -> tuple[ModelConfig | None, str | None]:
 def fit(config: ModelConfig, device: torch.device, options: EngineOptions) -> Fit:
     """Work out what an engine with these options would have room for.
 
+    On a GPU the engine measures its largest steps first and leaves them their memory: there this is an upper bound.
+
     Args:
         config: Of a supported model.
         device: Where it would run.
