@@ -83,10 +83,13 @@ def assemble(options: EngineOptions) -> Parts:
     tokenizer = load_tokenizer_of(path if options.tokenizer is None else locate(options.tokenizer))
     # A model whose heads the kernels don't take runs one operation after another, on a GPU too.
     is_fused = device.type == "cuda" and checkpoint.config.head_dim in HEAD_DIMS
-    captures = is_fused and not options.enforce_eager
+    is_mixture = checkpoint.config.experts is not None
+    # In fp32 torch's products by group read their bounds back, which no graph can hold.
+    reads_back = is_mixture and checkpoint.params.embedding.dtype == torch.float32
+    captures = is_fused and not options.enforce_eager and not reads_back
     # Most of a mixture is products by group, which a compiler does not touch.
-    layer = compiled_layer() if captures and checkpoint.config.experts is None else prefill_layer
-    limits = _limits(options, checkpoint, _available_bytes(options, checkpoint, device, layer))
+    layer = compiled_layer() if captures and not is_mixture else prefill_layer
+    limits = _limits(options, checkpoint, _available_bytes(options, checkpoint, device, layer, captures=captures))
     params = checkpoint.params
     executor = (
         FusedExecutor(params, limits, device, depth=options.depth, layer=layer, captures=captures)
@@ -143,7 +146,9 @@ def pick_dtype(name: str, device: torch.device) -> torch.dtype | None:
     return dtype
 
 
-def _available_bytes(options: EngineOptions, checkpoint: Checkpoint, device: torch.device, layer: Layer) -> int:
+def _available_bytes(
+    options: EngineOptions, checkpoint: Checkpoint, device: torch.device, layer: Layer, *, captures: bool
+) -> int:
     """Measure what K/V may take: on a GPU what its share leaves beside weights, the largest steps and other processes."""
     if device.type == "cpu":
         return int(free_bytes(device) * CPU_SHARE)
@@ -157,7 +162,6 @@ def _available_bytes(options: EngineOptions, checkpoint: Checkpoint, device: tor
         max_num_batched_tokens=options.max_num_batched_tokens,
         max_model_len=longest,
     )
-    captures = not options.enforce_eager
     with compiled_in_background(NUM_THREADS, device) if captures else nullcontext():
         if captures:
             request_kernels(checkpoint.params, bounds, device)
