@@ -175,6 +175,9 @@ def decode_layer(
     Mutates:
         k_cache, v_cache: the step's slots.
         step.workspace.
+
+    Source:
+        As `decode`.
     """
     eps, work = step.eps, step.workspace
     qkv = linear(hidden, layer.qkv_weight, layer.qkv_bias, layer.input_norm, normed, eps=eps, launch_pdl=True)
