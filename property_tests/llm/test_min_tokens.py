@@ -24,7 +24,7 @@ def test_a_forced_end_comes_after_min_tokens_others(min_tokens, temperature, llm
 
 def test_every_token_that_would_end_is_held_back_and_no_other(llm):
     """Stop tokens of the caller's as well; with ignore_eos the end token itself is an ordinary one, and so is the last id."""
-    eos, last = llm.tokenizer.eos_token_id, 1023
+    eos, last = llm.tokenizer.eos_token_id, llm.tokenizer.vocab_size - 1
     found = generate(llm, logit_bias={eos: 1e9, 300: 1e9}, stop_token_ids=[300], min_tokens=3)
     assert not {eos, 300} & set(found.token_ids[:3])
     assert {found.token_ids[3]} <= {eos, 300}

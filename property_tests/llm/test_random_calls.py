@@ -7,6 +7,7 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from nanofn import SamplingParams
+from nanofn.embedded.train import CONFIG
 from nanofn.errors import NanofnError, ParameterError
 from nanofn.sampling.params import unbuilt_fields
 
@@ -19,9 +20,10 @@ STRANGE = (
 )  # fmt: skip
 """Values that some field may not take, and some field may."""
 
+VOCAB_SIZE = CONFIG.vocab_size
 NUMBER = st.floats(-2.5, 2.5)
 COUNT = st.integers(-2, 140)
-TOKEN_IDS = st.lists(st.integers(-1, 1025), max_size=6)
+TOKEN_IDS = st.lists(st.integers(-1, VOCAB_SIZE + 1), max_size=6)
 TEXTS = st.one_of(st.text("ae t", max_size=4), st.lists(st.text("aeht é", max_size=4), max_size=3))
 VALUES = {
     "n": st.sampled_from([1, 1, 2, 3, 0, 20_000]),
@@ -33,7 +35,7 @@ VALUES = {
     "skip_special_tokens": st.booleans(),
     "detokenize": st.booleans(),
     "top_p": st.floats(0, 1),
-    "top_k": st.integers(-1, 2000),
+    "top_k": st.integers(-1, 2 * VOCAB_SIZE),
     "min_p": st.floats(0, 1),
     "min_tokens": st.integers(0, 12),
     "stop": TEXTS,
@@ -42,7 +44,7 @@ VALUES = {
     "frequency_penalty": NUMBER,
     "repetition_penalty": st.one_of(st.floats(0.01, 3), st.sampled_from([1e-300, 1e300])),
     "logit_bias": st.dictionaries(
-        st.integers(0, 1024), st.one_of(NUMBER, st.sampled_from([1e300, -1e300])), max_size=4
+        st.integers(0, VOCAB_SIZE), st.one_of(NUMBER, st.sampled_from([1e300, -1e300])), max_size=4
     ),
     "allowed_token_ids": TOKEN_IDS,
     "bad_words": TEXTS,
@@ -55,8 +57,8 @@ VALUES = {
 }
 PROMPTS = st.one_of(
     st.text("Once upon a time é€", max_size=12),
-    st.lists(st.integers(3, 1023), min_size=1, max_size=20),
-    st.sampled_from([[5] * 127, [5] * 128, [-1], [1024], []]),
+    st.lists(st.integers(3, VOCAB_SIZE - 1), min_size=1, max_size=20),
+    st.sampled_from([[5] * 127, [5] * 128, [-1], [VOCAB_SIZE], []]),
 )
 GREEDY = SamplingParams(temperature=0.0, max_tokens=3, ignore_eos=True)
 

@@ -30,7 +30,8 @@ def softmax(x):
     """Probabilities of logits."""
     largest = max(x)
     weights = [math.exp(logit - largest) for logit in x]
-    return [weight / sum(weights) for weight in weights]
+    total = sum(weights)
+    return [weight / total for weight in weights]
 
 
 def filtered(logits, sampling):

@@ -11,7 +11,7 @@ strict = SamplingParams(
 )
 distinct = []
 for params in (plain, strict):
-    completion = llm.generate(["The cat"], params)[0].outputs[0]
+    completion = llm.generate(["The sea, the sea, the sea"], params)[0].outputs[0]
     distinct.append(len(set(completion.token_ids)))
     print(distinct[-1], completion.text)
 assert distinct[1] > distinct[0]
