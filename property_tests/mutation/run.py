@@ -6,6 +6,7 @@
     nox -s mutate -- --again               # what survived last time, and what was not tried
     nox -s mutate -- --more                # what was not tried last time
     nox -s mutate -- state --percent=25    # a sample: those whose name's CRC-32 says so, always the same
+    nox -s mutate -- state --percent=25-50 # another one, that has nothing in common with the first
 
 A process forks for each mutant, so importing everything anew costs a tenth of a second; libraries that mutate are not used,
 because mutmut leaves out properties and class bodies and cosmic-ray starts a test run in a new process for each mutant.
@@ -122,10 +123,11 @@ def main(arguments: list[str]) -> int:
     assert not unknown, f"listed as equivalent, but no mutants: {unknown}"
     known = json.loads(RESULTS.read_text("utf-8")) if {"--again", "--more"} & {*arguments} else {}
     tried = {name for name, verdict in known.items() if verdict != SURVIVED or "--more" in arguments}
-    percent = int(next((each.partition("=")[2] for each in arguments if each.startswith("--percent=")), 100))
+    percent = next((each.partition("=")[2] for each in arguments if each.startswith("--percent=")), "100")
+    first, _, end = percent.rpartition("-")
     chosen = tuple(each for each in arguments if not each.startswith("--")) or FOLDERS
     mutants = sorted([each for each in mutants if each.file.startswith(chosen)], key=place_in_sample)
-    mutants = [each for each in mutants if place_in_sample(each) < percent]
+    mutants = [each for each in mutants if int(first or 0) <= place_in_sample(each) < int(end)]
     checks = CHECKS[: len(CHECKS) - ("--quick" in arguments)]
     unchanged = dict(verdicts(UNCHANGED, checks))
     assert {*unchanged.values()} == {SURVIVED}, f"without a mutant the checks end with: {unchanged}"
