@@ -52,6 +52,11 @@ def test_the_key_of_the_digests_matters() -> None:
     assert next_digest(b"p" * 16, b"block", b"one") != next_digest(b"p" * 16, b"block", b"two")
 
 
+def test_digests_have_128_bits() -> None:
+    """Enough that no collision need be looked for, and no more: a chain has one for each block."""
+    assert len(root_digest(request(0, 4), b"key")) == len(next_digest(b"p" * 16, b"block", b"key")) == 16
+
+
 def test_wide_token_ids_are_kept_whole() -> None:
     """Ids that agree in their low bits differ: nothing is truncated."""
     assert len({token_bytes([id_]) for id_ in (65, 321, 65 + 2**16, 65 + 2**24, 2**32 - 1)}) == 5

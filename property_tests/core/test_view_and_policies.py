@@ -44,6 +44,20 @@ def test_a_view_shows_running_in_admission_order_and_waiting_in_arrival_order() 
             seen.waiting[place]
 
 
+@given(
+    st.sampled_from([None, *range(-5, 6)]),
+    st.sampled_from([None, *range(-5, 6)]),
+    st.sampled_from([None, 1, 2, -1, -2]),
+)
+def test_views_are_sliced_like_tuples(start, stop, step) -> None:
+    """Running and waiting ones, by every slice."""
+    run = work(*[request(number, 3) for number in range(8)])
+    run.step(grants(0, 1, 2, 3))
+    seen = view(run.state, 0)
+    for views, ids in ((seen.running, (0, 1, 2, 3)), (seen.waiting, (4, 5, 6, 7))):
+        assert tuple([each.sequence_id for each in views[start:stop:step]]) == ids[start:stop:step]
+
+
 def test_a_sequence_view_tells_the_callers_facts() -> None:
     """As given, without the tokens."""
     facts = {
