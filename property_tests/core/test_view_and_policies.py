@@ -81,6 +81,7 @@ def test_a_sequence_view_tells_the_callers_facts() -> None:
     assert (seen.num_prompt_tokens, seen.max_tokens, seen.num_tokens, seen.num_output_tokens) == (9, 6, 10, 1)
     assert (seen.num_computed_tokens, seen.num_placeholders, seen.num_remaining_tokens) == (10, 1, 1)
     assert (seen.num_blocks, seen.num_reclaimable_blocks, seen.num_preemptions) == (3, 3, 0)
+    assert (seen.num_cached_tokens, seen.blocks_needed(1), seen.blocks_needed(3)) == (0, 0, 1)
     assert (seen.is_running, seen.is_prefill, seen.is_in_flight, seen.steps_since_output) == (True, False, True, 0)
     assert (seen.first_output_us, seen.last_output_us, len(seen.chain)) == (0, 0, 2)
     run.step(Decision())
