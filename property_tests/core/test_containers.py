@@ -208,7 +208,8 @@ def test_map_is_a_dict(operations) -> None:
     other = Map().set_all(dict(reversed(model.items())))
     assert mapping == other
     assert hash(mapping) == hash(other)
-    assert hash(mapping) != hash(mapping.set(99, 0))
+    longer = mapping.set(99, 0)
+    assert hash(mapping) != hash(longer)
     assert repr(Map().set(1, 2)) == "Map(items={1: 2})"
 
 
