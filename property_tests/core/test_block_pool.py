@@ -107,6 +107,16 @@ def test_partial_blocks_do_not_push_out_cached_ones() -> None:
     assert allocate(pool, index, 10)[2] == (3, 4, 5, 6, 7, 8, 9, 2, 1, 0)
 
 
+def test_forgotten_blocks_are_reused_as_cached_ones_would_be() -> None:
+    """The one that was released first comes first."""
+    pool, index, table = allocate(BlockPool(4), PrefixIndex(), 3)
+    for number, block in enumerate(table):
+        index = publish(index, [(block, digest(number))])
+    pool = forget_cached(free_pool(pool, index, table, 0, 1, 2))
+    assert not len(pool.cached)
+    assert allocate(pool, PrefixIndex(), 4)[2] == (2, 1, 0, 3)
+
+
 def test_a_block_handed_out_is_in_the_index_no_more() -> None:
     """Allocation withdraws what it evicts, and nothing else."""
     pool, index, table = allocate(BlockPool(2), PrefixIndex(), 2)

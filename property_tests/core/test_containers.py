@@ -53,6 +53,14 @@ def test_chunked_grows_by_single_pushes() -> None:
         assert (stack[0], stack[number], stack[-number - 1]) == (0, number, 0)
 
 
+@pytest.mark.parametrize("size", [1, 63, 64, 65, 128, 130])
+@pytest.mark.parametrize("count", [0, 1, 2, 64, 65, 130])
+def test_chunked_is_in_its_one_layout_after_a_pop(size: int, count: int) -> None:
+    """Also where just the shorter tail is taken, or whole chunks."""
+    left = max(size - count, 0)
+    assert Chunked().extend(range(size)).pop(count)[0] == Chunked().extend(range(left))
+
+
 @pytest.mark.parametrize("index", [3, -4, 64])
 def test_chunked_has_nothing_beyond_its_end(index: int) -> None:
     """Reading outside raises, as with a tuple."""
@@ -200,6 +208,8 @@ def test_map_is_a_dict(operations) -> None:
     other = Map().set_all(dict(reversed(model.items())))
     assert mapping == other
     assert hash(mapping) == hash(other)
+    longer = mapping.set(99, 0)
+    assert hash(mapping) != hash(longer)
     assert repr(Map().set(1, 2)) == "Map(items={1: 2})"
 
 

@@ -3,17 +3,8 @@
 from hypothesis import given, strategies as st
 
 from core.build import request
-from nanofn.config import Limits
-from nanofn.state.digest import (
-    MAX_NESTING,
-    TOKEN_BYTES,
-    grown,
-    next_digest,
-    packed,
-    prompt_chain,
-    root_digest,
-    token_bytes,
-)
+from nanofn.state.chunked import Chunked
+from nanofn.state.digest import TOKEN_BYTES, grown, next_digest, prompt_chain, root_digest, token_bytes
 
 TOKENS = st.lists(st.integers(0, 3), max_size=20)
 
@@ -61,19 +52,19 @@ def test_the_key_of_the_digests_matters() -> None:
     assert next_digest(b"p" * 16, b"block", b"one") != next_digest(b"p" * 16, b"block", b"two")
 
 
+def test_digests_have_128_bits() -> None:
+    """Enough that no collision need be looked for, and no more: a chain has one for each block."""
+    assert len(root_digest(request(0, 4), b"key")) == len(next_digest(b"p" * 16, b"block", b"key")) == 16
+
+
 def test_wide_token_ids_are_kept_whole() -> None:
     """Ids that agree in their low bits differ: nothing is truncated."""
     assert len({token_bytes([id_]) for id_ in (65, 321, 65 + 2**16, 65 + 2**24, 2**32 - 1)}) == 5
 
 
-def test_a_tail_is_packed_only_where_it_is_full_or_deep() -> None:
-    """A token more nests the tail and copies nothing; every 256 tokens it is packed, and at the end of a block digested."""
-    bounds = Limits(1_024, 4, 1, 8, 1_024)
-    chain, tail = prompt_chain(request(0, 1), 1_024, b"k")
-    for number in range(2, 1_024):
-        longer = (tail, number)
-        chain, tail = grown(chain, longer, request(0, 1), number, bounds)
-        assert (len(chain), len(packed(tail))) == (0, 4 * number)
-        assert isinstance(tail, bytes) if number % MAX_NESTING == 0 else tail is longer
-    chain, tail = grown(chain, (tail, 512), request(0, 1), 0, bounds)
-    assert (len(chain), tail) == (1, b"")
+def test_a_chain_grows_by_a_block_as_a_prompt_has_it() -> None:
+    """What is digested when a block is full is what a prompt with the same tokens has, from the first block on."""
+    asked, chain = request(0, [1, 2, 3, 4, 5, 6]), Chunked()
+    for block in ([1, 2], [3, 4], [5, 6]):
+        chain = grown(chain, token_bytes(block), asked, b"key")
+    assert chain == prompt_chain(asked, 2, b"key")[0]

@@ -139,6 +139,28 @@ def test_what_is_not_there_is_refused_as_unknown() -> None:
     assert planned(step_plan) == {0: (0, 2)}
 
 
+@pytest.mark.parametrize("wish", ["preempt", "shed"])
+def test_what_is_wished_for_twice_is_refused_once(wish: str) -> None:
+    """A wish about somebody unknown has one answer, however often it is uttered."""
+    run = work(request(0, 3))
+    step_plan = run.step(Decision(**{wish: (7, 8, 7)}))
+    assert step_plan.effects == (Refused(7, "unknown"), Refused(8, "unknown"))
+
+
+def test_decodes_keep_within_the_budget() -> None:
+    """Three decode, a plan may compute two tokens: the third one in rank is refused."""
+    run = work(*[request(number, 1) for number in range(3)], max_num_batched_tokens=2)
+    run.step(grants((0, 1), (1, 1)))
+    run.deliver()
+    run.step(grants((2, 1)))
+    run.deliver()
+    for _ in range(2):
+        step_plan = run.step(grants((0, 1), (1, 1), (2, 1)))
+        assert list(planned(step_plan)) == [0, 1]
+        assert refusals(step_plan) == {2: "token_budget"}
+        run.deliver()
+
+
 def test_shedding_one_child_leaves_its_siblings() -> None:
     """Abort takes all children of a request, shed only those it names."""
     run = work(request(0, 3, n=3))

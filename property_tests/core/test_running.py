@@ -1,5 +1,6 @@
 """Columns and records say the same."""
 
+import pytest
 from attrs import evolve, fields
 from hypothesis import given, strategies as st
 
@@ -36,20 +37,38 @@ def test_running_is_a_list_of_sequences(numbers, gone) -> None:
     assert running.append(()) == running
 
 
-def test_a_memo_renumbers_its_members_once_five_have_gone() -> None:
+@pytest.mark.parametrize("ends", [(7, 0, 11, 5, 3, 8), (7, 8, 6, 0, 1, 2), (0, 1, 2, 3, 4, 5), (11, 10, 9, 1, 0, 2)])
+def test_a_memo_renumbers_its_members_once_five_have_gone(ends) -> None:
     """Up to four gaps are kept in mind; the places that it finds are right with gaps and without."""
     records = [
         evolve(sequence(number), num_tokens=3 + number % 3, num_computed_tokens=2 + number % 3) for number in range(12)
     ]
     running = Running().append(records)
     running = Running(running.columns, running.formed(running.decodes, (), 4))
-    for count, number in enumerate((7, 0, 11, 5, 3, 8), 1):
+    for count, number in enumerate(ends, 1):
         running = running.without((number,), have_ended=True)
         assert len(running.steady.cohort.gone) == (count if count < 5 else count - 5)
         for rest in range(4):
             places = [place for place, tokens in enumerate(running.columns.num_tokens) if tokens % 4 == rest]
             assert running.steady.places_with(rest, 4) == tuple(places)
         assert running.steady.cohort.grants == tuple([(each, 1) for each in running.sequence_id])
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.booleans()), max_size=4))
+def test_the_column_of_remaining_tokens_is_that_of_the_records(facts) -> None:
+    """Known tokens that are not computed, else a placeholder where one may be planned, else nothing."""
+    records = [
+        evolve(
+            sequence(number, num_computed_tokens=computed),
+            request=request(number, 3, plans_ahead=plans_ahead),
+            num_tokens=min(computed + 1, 5) if number % 2 else 4,
+            max_num_tokens=7,
+        )
+        for number, (computed, plans_ahead) in enumerate(facts)
+    ]
+    column = Running().append(records).columns.num_remaining_tokens
+    assert column == tuple([record.num_remaining_tokens for record in records])
+    assert all(count >= 0 for count in column)
 
 
 def test_decodes_are_one_token_each_that_can_be_planned() -> None:

@@ -12,11 +12,11 @@ from nanofn.schedule import commit as commit_module, plan as plan_module
 from nanofn.schedule.commit_decodes import commit_decodes
 from nanofn.schedule.plan_decodes import plan_decodes
 from nanofn.schedule.transition import transition
-from nanofn.state.digest import MAX_NESTING
 from nanofn.state.engine_state import initial_state
 from nanofn.state.events import PrefixCacheReset, StepCompleted, StepDecided
 from nanofn.state.persistent import sorted_items
 from nanofn.state.step_plan import PlanEntries, StepResult
+from nanofn.state.tails import MAX_RECENT, Tails
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_a_prompt_computed_again_beside_decodes_forms_no_memo(general) -> None:
 
 @pytest.mark.parametrize("block_size", [128, 256, 300])
 def test_large_blocks_are_the_same_on_either_path(block_size: int, general) -> None:
-    """Outputs longer than a tail may be nested, over blocks of more tokens than that."""
+    """Outputs longer than tokens are kept by columns, over blocks of more tokens than that."""
     run = work(block_size=block_size, num_blocks=16, max_model_len=1_000)
     for request_id, length in enumerate([1, block_size - 1, block_size, 2 * block_size + 1]):
         run.arrive(request(request_id, length, max_tokens=330))
@@ -127,12 +127,8 @@ def test_large_blocks_are_the_same_on_either_path(block_size: int, general) -> N
     for event in run.log:
         assert same(transition(state, event), general(state, event))
         state, _ = transition(state, event)
-        assert all(nesting(tail) <= MAX_NESTING for tail in state.running.columns.tail)
-
-
-def nesting(tail):
-    """How deep a tail is nested."""
-    return 1 + nesting(tail[0]) if isinstance(tail, tuple) else 0
+        tails = state.running.columns.tail
+        assert not isinstance(tails, Tails) or len(tails.recent) <= MAX_RECENT
 
 
 def test_a_wrong_number_of_tokens_is_refused_on_either_path(general) -> None:

@@ -34,6 +34,16 @@ def test_a_memo_is_there_as_soon_as_all_decode(depth: int) -> None:
     assert run.state.running.steady.plans == ()
 
 
+def test_wishes_for_more_than_a_token_form_no_memo() -> None:
+    """What the memo hands on as everybody's grant is one token each."""
+    run = work(request(0, 1), request(1, 1))
+    for wish in (1, 5, 5):
+        run.step(grants((0, 1), (1, wish)))
+        run.deliver()
+    assert run.state.running.steady is None
+    assert run.state.running.decodes == ((0, 1), (1, 1))
+
+
 def test_first_outputs_in_flight_form_no_memo() -> None:
     """A sequence whose first output token is due is committed the long way, which notes down its time."""
     run = work(request(0, 3), request(1, 3))

@@ -44,6 +44,20 @@ def test_a_view_shows_running_in_admission_order_and_waiting_in_arrival_order() 
             seen.waiting[place]
 
 
+@given(
+    st.sampled_from([None, *range(-5, 6)]),
+    st.sampled_from([None, *range(-5, 6)]),
+    st.sampled_from([None, 1, 2, -1, -2]),
+)
+def test_views_are_sliced_like_tuples(start, stop, step) -> None:
+    """Running and waiting ones, by every slice."""
+    run = work(*[request(number, 3) for number in range(8)])
+    run.step(grants(0, 1, 2, 3))
+    seen = view(run.state, 0)
+    for views, ids in ((seen.running, (0, 1, 2, 3)), (seen.waiting, (4, 5, 6, 7))):
+        assert tuple([each.sequence_id for each in views[start:stop:step]]) == ids[start:stop:step]
+
+
 def test_a_sequence_view_tells_the_callers_facts() -> None:
     """As given, without the tokens."""
     facts = {
@@ -67,6 +81,7 @@ def test_a_sequence_view_tells_the_callers_facts() -> None:
     assert (seen.num_prompt_tokens, seen.max_tokens, seen.num_tokens, seen.num_output_tokens) == (9, 6, 10, 1)
     assert (seen.num_computed_tokens, seen.num_placeholders, seen.num_remaining_tokens) == (10, 1, 1)
     assert (seen.num_blocks, seen.num_reclaimable_blocks, seen.num_preemptions) == (3, 3, 0)
+    assert (seen.num_cached_tokens, seen.blocks_needed(1), seen.blocks_needed(3)) == (0, 0, 1)
     assert (seen.is_running, seen.is_prefill, seen.is_in_flight, seen.steps_since_output) == (True, False, True, 0)
     assert (seen.first_output_us, seen.last_output_us, len(seen.chain)) == (0, 0, 2)
     run.step(Decision())

@@ -1,13 +1,18 @@
 """Who livelocks and who can starve: the policies of the liveness study, the built-in ones, and what `patience` makes of them."""
 
+from importlib import import_module
+from itertools import takewhile
+
 import pytest
 from attrs import evolve
 
+from core.seeding import Bug, planted
+from nanofn.config import blocks_for
 from nanofn.lab.graph import Arrivals, Point, arrived, stepped
 from nanofn.lab.liveness import study
 from nanofn.lab.policy_facts import Caps
 from nanofn.lab.scopes import LIVENESS
-from nanofn.lab.zoo import ZOO, half_empty, newcomers, skip_ahead, strict_fcfs
+from nanofn.lab.zoo import ZOO, Plain, all_of, half_empty, newcomers, skip_ahead, strict_fcfs
 from nanofn.policy import (
     fair,
     fcfs,
@@ -21,6 +26,7 @@ from nanofn.policy import (
 )
 from nanofn.request import RequestId
 from nanofn.schedule.transition import transition
+from nanofn.state.decision import Decision
 from nanofn.state.engine_state import initial_state
 from nanofn.state.events import RequestArrived, StepDecided
 
@@ -60,6 +66,72 @@ def test_the_table_in_figures() -> None:
     """The table above has two rows with an L and ten with an S."""
     assert sum("L" in row for row in TABLE.values()) == 2
     assert sum("S" in row for row in TABLE.values()) == 10
+
+
+RULE = "victim for victim in victims if victim not in ranked"
+OTHER_RULES = {
+    "yields in its turn": f"{RULE} or victim == sequence_id",
+    "may rank before": "victim for victim in victims if victim not in "
+    "{sequence_id, *draft.entries.sequence_id, *[grant.sequence.sequence_id for grant in grants]}",
+}
+"""The rule of `plan` that says who may yield, and what it could be: the needy one itself, or somebody ranked before it."""
+
+
+@pytest.fixture
+def verdict_under():
+    """Judge a policy of the zoo at a scope in an engine with another victim rule."""
+
+    def run(rule, name, scope):
+        with planted(Bug(rule, "schedule/plan.py", RULE, OTHER_RULES[rule])):
+            plan, grant, preempting = [
+                import_module(f"nanofn.schedule.{name}") for name in ("plan", "grant", "preempt")
+            ]
+            zoo, scopes, liveness = [import_module(f"nanofn.lab.{name}") for name in ("zoo", "scopes", "liveness")]
+
+            def grant_running(state, sequence, row, num_tokens, victims):
+                victims, itself = list(victims), sequence.sequence_id
+                ahead = list(takewhile(lambda victim: victim != itself, victims))
+                found = grant.grant_running(state, sequence, row, num_tokens, ahead)
+                if found[1] != "blocks" or itself not in victims:
+                    return found
+                state, preempted = preempting.preempt(state, {itself})
+                return state, "preempted", preempted
+
+            plan.grant_running = grant_running
+            policy = next(each for each in zoo.ZOO if each.name == name)
+            return letters(liveness.study(policy, list(scopes.LIVENESS.values())[scope]))
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("name", "scope", "expected"), [("newcomers take over", 1, "-"), ("victim: the oldest", 2, "S")]
+)
+def test_two_verdicts_are_due_to_the_rule_that_nobody_yields_itself(name, scope, expected, verdict_under) -> None:
+    """Where whoever lacks blocks may be its own victim, these two cells are those of the study."""
+    assert verdict_under("yields in its turn", name, scope) == expected != TABLE[name].split()[scope]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TABLE)
+def test_that_victims_rank_behind_changes_no_verdict_at_depth_1(name, verdict_under) -> None:
+    """It is there for two plans in flight."""
+    assert " ".join([verdict_under("may rank before", name, scope) for scope in range(3)]) == TABLE[name]
+
+
+def test_half_of_the_pool_can_be_meant_otherwise() -> None:
+    """Counted exactly, and for prompts alone, it locks where a prompt is longer than half, and only there."""
+
+    def choose(view):
+        free, starts = view.num_free_blocks, []
+        for each in view.waiting:
+            free -= blocks_for(each.num_prompt_tokens, view.limits.block_size)
+            if 2 * free < view.limits.num_blocks:
+                break
+            starts.append(each)
+        return Decision(all_of((*view.running, *starts)))
+
+    assert [letters(study(Plain("half, exactly", choose), scope)) for scope in (A, B, C)] == ["-", "-", "LS"]
 
 
 @pytest.mark.parametrize("policy", [newcomers, half_empty, skip_ahead], ids=lambda policy: policy.name)

@@ -6,10 +6,12 @@
     nox -s mutate -- --again               # what survived last time, and what was not tried
     nox -s mutate -- --more                # what was not tried last time
     nox -s mutate -- state --percent=25    # a sample: those whose name's CRC-32 says so, always the same
+    nox -s mutate -- state --percent=25-50 # another one, that has nothing in common with the first
 
 A process forks for each mutant, so importing everything anew costs a tenth of a second; libraries that mutate are not used,
 because mutmut leaves out properties and class bodies and cosmic-ray starts a test run in a new process for each mutant.
-A mutant is killed when a check fails, or does not end. One that survives is either listed in `equivalent.toml`, with the
+A mutant is killed when a check fails, or does not end. The last check is slow: what is left meets it when all is judged
+by the others, and what is listed as equivalent does not. One that survives is either listed in `equivalent.toml`, with the
 reason why nothing can tell it from the source, or a gap in the tests, and then this program fails.
 """
 
@@ -122,19 +124,23 @@ def main(arguments: list[str]) -> int:
     assert not unknown, f"listed as equivalent, but no mutants: {unknown}"
     known = json.loads(RESULTS.read_text("utf-8")) if {"--again", "--more"} & {*arguments} else {}
     tried = {name for name, verdict in known.items() if verdict != SURVIVED or "--more" in arguments}
-    percent = int(next((each.partition("=")[2] for each in arguments if each.startswith("--percent=")), 100))
+    percent = next((each.partition("=")[2] for each in arguments if each.startswith("--percent=")), "100")
+    first, _, end = percent.rpartition("-")
     chosen = tuple(each for each in arguments if not each.startswith("--")) or FOLDERS
     mutants = sorted([each for each in mutants if each.file.startswith(chosen)], key=place_in_sample)
-    mutants = [each for each in mutants if place_in_sample(each) < percent]
-    checks = CHECKS[: len(CHECKS) - ("--quick" in arguments)]
-    unchanged = dict(verdicts(UNCHANGED, checks))
+    mutants = [each for each in mutants if int(first or 0) <= place_in_sample(each) < int(end)]
+    stages = (CHECKS[:-1],) if "--quick" in arguments else (CHECKS[:-1], CHECKS[-1:])
+    unchanged = dict(verdicts(UNCHANGED, [check for stage in stages for check in stage]))
     assert {*unchanged.values()} == {SURVIVED}, f"without a mutant the checks end with: {unchanged}"
     results = {each.name: known[each.name] for each in mutants if each.name in tried}
-    for mutant, verdict in verdicts([each for each in mutants if each.name not in results], checks):
-        results[mutant.name] = verdict
-        if verdict == SURVIVED and mutant.name not in reasons:
-            print(mutant.name, flush=True)
-        RESULTS.write_text(json.dumps(results, indent=1), "utf-8")
+    left = [each for each in mutants if each.name not in results]
+    for stage in stages:
+        for mutant, verdict in verdicts(left, stage):
+            results[mutant.name] = verdict
+            if verdict == SURVIVED and stage is stages[-1] and mutant.name not in reasons:
+                print(mutant.name, flush=True)
+            RESULTS.write_text(json.dumps(results, indent=1), "utf-8")
+        left = [each for each in left if results[each.name] == SURVIVED and each.name not in reasons]
     wrong = [name for name, verdict in results.items() if name in reasons and verdict != SURVIVED]
     print(*[f"listed as equivalent, but killed: {name}" for name in wrong], table(results, reasons), sep="\n")
     print(f"{perf_counter() - start:.0f} s")

@@ -10,7 +10,7 @@ from nanofn.schedule.commit_decodes import Committed, commit_decodes
 from nanofn.schedule.ending import ending
 from nanofn.schedule.finish import finish
 from nanofn.schedule.steady import commit_steady
-from nanofn.state.digest import Digest, grown
+from nanofn.state.digest import Digest, grown, token_bytes
 from nanofn.state.effects import Finished, TokensCommitted
 from nanofn.state.engine_state import EngineState
 from nanofn.state.prefix_index import publish
@@ -127,8 +127,9 @@ def _with_token(state: EngineState, sequence: Sequence, token_id: TokenId, now_u
     """Append an accepted token; digest the block if it is full now."""
     chain, tail, num_tokens = sequence.chain, sequence.tail, sequence.num_tokens + 1
     if state.limits.enable_prefix_caching:
-        num_rest = num_tokens % state.limits.block_size
-        chain, tail = grown(chain, (tail, token_id), sequence.request, num_rest, state.limits)
+        tail += token_bytes((token_id,))
+        if num_tokens % state.limits.block_size == 0:
+            chain, tail = grown(chain, tail, sequence.request, state.limits.digest_key), b""
     return evolve(
         sequence,
         num_tokens=num_tokens,

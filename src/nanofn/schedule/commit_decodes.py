@@ -12,12 +12,13 @@ from nanofn.config import Limits
 from nanofn.request import BlockId, SequenceId, TokenId
 from nanofn.schedule.ending import ending
 from nanofn.state.chunked import Chunked
-from nanofn.state.digest import MAX_NESTING, Digest, Tail, grown, packed
+from nanofn.state.digest import Digest, grown
 from nanofn.state.effects import Finished
 from nanofn.state.engine_state import EngineState
 from nanofn.state.prefix_index import PrefixIndex, publish
 from nanofn.state.running import Columns, Running
 from nanofn.state.step_plan import PlanEntries
+from nanofn.state.tails import Tails, lengthened
 
 _stop_token_ids = attrgetter("stop_token_ids")
 
@@ -90,8 +91,8 @@ def digested(
     tokens: tuple[TokenId, ...],
     places_with: Callable[[int, int], tuple[int, ...]],
     limits: Limits,
-) -> tuple[tuple[Chunked[Digest], ...], tuple[Tail, ...]]:
-    """Append a token to each tail, digest those that are full and pack those that are nested deep.
+) -> tuple[tuple[Chunked[Digest], ...], Tails]:
+    """Append a token to each tail, and digest the blocks that are full.
 
     Args:
         columns: The sequences before they get their tokens.
@@ -102,19 +103,14 @@ def digested(
     Returns:
         The columns of chains and of tails.
     """
-    tails = tuple(zip(columns.tail, tokens, strict=True))
-    size = limits.block_size
-    full = places_with(0, size)
-    deep = [place for rest in range(MAX_NESTING, size, MAX_NESTING) for place in places_with(rest, size)]
-    if not full and not deep:
+    tails = lengthened(columns.tail, tokens, limits.block_size)
+    full = places_with(0, limits.block_size)
+    if not full:
         return columns.chain, tails
-    shorter = list[Tail](tails)
-    for place in deep:
-        shorter[place] = packed(tails[place])
     chains, requests = list(columns.chain), columns.request
-    for place in full:
-        chains[place], shorter[place] = grown(chains[place], tails[place], requests[place], 0, limits)
-    return tuple(chains), tuple(shorter)
+    for place, block in zip(full, tails.blocks(full), strict=True):
+        chains[place] = grown(chains[place], block, requests[place], limits.digest_key)
+    return tuple(chains), tails
 
 
 def last_blocks(columns: Columns, places: tuple[int, ...], block_size: int) -> list[tuple[BlockId, Digest]]:

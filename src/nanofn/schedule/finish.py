@@ -38,8 +38,6 @@ def finish(state: EngineState, endings: Iterable[Finished]) -> tuple[EngineState
         request_id: RequestId = sequence.request.request_id
         left = tuple([child for child in by_request.get(request_id) or () if child != sequence.sequence_id])
         by_request = by_request.set(request_id, left) if left else by_request.discard(request_id)
-    if not ended:
-        return state, ()
     running = state.running.without(ended, have_ended=True)
     state = evolve(state, pool=pool, waiting=waiting, rows=rows, by_request=by_request, running=running)
     return state, tuple(ended.values())

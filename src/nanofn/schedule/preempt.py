@@ -35,7 +35,5 @@ def preempt(state: EngineState, sequence_ids: Collection[SequenceId]) -> tuple[E
                 sequence.sequence_id,
                 evolve(sequence, epoch=sequence.epoch + 1, row=None, block_table=Chunked(), num_computed_tokens=0),
             )
-    if not effects:
-        return state, ()
     running = state.running.without(frozenset([effect.sequence_id for effect in effects]))
     return evolve(state, pool=pool, waiting=waiting, rows=rows, running=running), tuple(effects)

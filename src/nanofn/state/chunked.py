@@ -59,8 +59,6 @@ class Chunked(Generic[T]):
     def extend(self, items: Iterable[T]) -> Self:
         """Add items at the end, in order."""
         tail = (*self.tail, *items)
-        if len(tail) < _CHUNK:
-            return type(self)(self.full, tail)
         cut = len(tail) - len(tail) % _CHUNK
         chunks = tuple(tail[start : start + _CHUNK] for start in range(0, cut, _CHUNK))
         return type(self)(self.full + chunks, tail[cut:])

@@ -7,36 +7,20 @@ the first one's parent covers the request's cache keys. 128 bits under a secret 
 from collections.abc import Sequence
 from hashlib import blake2b
 from struct import pack
-from typing import Any, NewType
+from typing import NewType
 
-from nanofn.config import Limits
 from nanofn.request import Request, TokenId
 from nanofn.state.chunked import Chunked
 
 Digest = NewType("Digest", bytes)
-Tail = bytes | tuple[Any, TokenId]
-"""Tokens after the last full block: packed, or (tail, token). Adding one copies nothing, unlike bytes or a tuple."""
 
 _DIGEST_BYTES = 16
 TOKEN_BYTES = 4
-MAX_NESTING = 256
-"""A nested tail is packed when it is this deep, so that comparing or printing one never recurses further."""
 
 
 def token_bytes(token_ids: Sequence[TokenId]) -> bytes:
     """Pack token ids, four little-endian bytes each."""
     return pack(f"<{len(token_ids)}I", *token_ids)
-
-
-def packed(tail: Tail) -> bytes:
-    """Pack a tail's tokens."""
-    tokens: list[TokenId] = []
-    while type(tail) is tuple:  # a third faster than isinstance, and a block is as many rounds as it has tokens
-        tail, token_id = tail
-        tokens.append(token_id)
-    tokens.reverse()
-    assert isinstance(tail, bytes)
-    return tail + token_bytes(tokens)
 
 
 def root_digest(request: Request, digest_key: bytes) -> Digest:
@@ -68,14 +52,7 @@ def prompt_chain(request: Request, block_size: int, digest_key: bytes) -> tuple[
     return Chunked[Digest]().extend(digests), tokens[full:]
 
 
-def grown(
-    chain: Chunked[Digest], tail: Tail, request: Request, num_rest: int, limits: Limits
-) -> tuple[Chunked[Digest], Tail]:
-    """Bring a chain, and its tail that has just got a token, to their normal form: `num_rest` tokens lie beyond blocks.
-
-    A full block is digested. A tail that is nested deep is packed: see `MAX_NESTING`.
-    """
-    if num_rest == 0:
-        parent = chain.last or root_digest(request, limits.digest_key)
-        return chain.push(next_digest(parent, packed(tail), limits.digest_key)), b""
-    return chain, packed(tail) if num_rest % MAX_NESTING == 0 else tail
+def grown(chain: Chunked[Digest], block: bytes, request: Request, digest_key: bytes) -> Chunked[Digest]:
+    """Add the digest of a request's next full block to its chain."""
+    parent = chain.last or root_digest(request, digest_key)
+    return chain.push(next_digest(parent, block, digest_key))

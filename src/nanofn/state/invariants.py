@@ -10,7 +10,7 @@ from attrs import frozen
 
 from nanofn.config import blocks_for
 from nanofn.request import BlockId, SequenceId
-from nanofn.state.digest import TOKEN_BYTES, Digest, packed
+from nanofn.state.digest import TOKEN_BYTES, Digest
 from nanofn.state.engine_state import EngineState
 from nanofn.state.persistent import sorted_items
 from nanofn.state.sequence import Sequence
@@ -178,7 +178,7 @@ def _chains_cover_known_tokens(state: EngineState) -> Iterator[str]:
     for sequence in live(state):
         full, rest = divmod(sequence.num_tokens, state.limits.block_size)
         expected = (full, rest * TOKEN_BYTES) if state.limits.enable_prefix_caching else (0, 0)
-        found = len(sequence.chain), len(packed(sequence.tail))
+        found = len(sequence.chain), len(sequence.tail)
         if found != expected:
             yield f"sequence {sequence.sequence_id} has a chain of {found[0]} blocks and a tail of {found[1]} bytes"
 

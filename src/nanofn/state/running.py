@@ -15,9 +15,10 @@ from attrs import evolve, field, fields, frozen
 
 from nanofn.request import BlockId, Hint, PlanId, Request, Row, SequenceId
 from nanofn.state.chunked import Chunked
-from nanofn.state.digest import Digest, Tail
+from nanofn.state.digest import Digest
 from nanofn.state.sequence import Sequence
 from nanofn.state.steady import Cohort, Steady
+from nanofn.state.tails import Column
 
 T = TypeVar("T")
 
@@ -43,7 +44,7 @@ class Columns(NamedTuple):
     last_output_us: tuple[int | None, ...] = ()
     last_output_step: tuple[int, ...] = ()
     chain: tuple[Chunked[Digest], ...] = ()
-    tail: tuple[Tail, ...] = ()
+    tail: Column = ()
 
     def at(self, place: int) -> Sequence:
         """Read one sequence."""
@@ -59,7 +60,7 @@ class Columns(NamedTuple):
 
     def put(self, places: range | list[int], part: "Columns") -> "Columns":
         """Write sequences at some places; a range stands for the first ones."""
-        pairs = zip(self, part, strict=True)
+        pairs = _pairs(self, part)
         if not isinstance(places, range):
             return _columns([_put(column, places, new) for column, new in pairs])
         size = len(places)
@@ -77,7 +78,7 @@ class Columns(NamedTuple):
         self,
         num_tokens: tuple[int, ...],
         output: tuple[int, int],
-        digested: tuple[tuple[Chunked[Digest], ...], tuple[Tail, ...]],
+        digested: tuple[tuple[Chunked[Digest], ...], Column],
     ) -> "Columns":
         """Exchange what a later output token of each changes; `output` is its time and the number of steps by then."""
         number = len(num_tokens)
@@ -127,7 +128,7 @@ class Running:
         return self.columns.at(index)
 
     def __iter__(self) -> Iterator[Sequence]:
-        columns: tuple[tuple[Any, ...], ...] = self.columns
+        columns: tuple[Any, ...] = self.columns
         return (Sequence(*values) for values in zip(*columns, strict=True))
 
     @property
@@ -191,7 +192,7 @@ class Running:
     def append(self, sequences: Iterable[Sequence]) -> "Running":
         """Add sequences at the end."""
         added = transposed(sequences)
-        return Running(_columns([column + new for column, new in zip(self.columns, added, strict=True)]))
+        return Running(_columns([column + new for column, new in _pairs(self.columns, added)]))
 
     def without(self, sequence_ids: Container[SequenceId], *, have_ended: bool = False) -> "Running":
         """Drop sequences; the others keep their order. If those dropped have ended, what is known of the others stays."""
@@ -216,6 +217,10 @@ def transposed(sequences: Iterable[Sequence]) -> Columns:
 
 def _columns(values: Iterable[Any]) -> Columns:
     return Columns(*values)
+
+
+def _pairs(one: Columns, other: Columns) -> Iterator[tuple[Any, Any]]:
+    return zip(one, other, strict=True)
 
 
 def _put(column: tuple[T, ...], places: list[int], values: tuple[T, ...]) -> tuple[T, ...]:

@@ -4,7 +4,7 @@ from attrs import frozen
 
 from nanofn.request import BlockId, Hint, Request, Row, SequenceId
 from nanofn.state.chunked import Chunked
-from nanofn.state.digest import Digest, Tail
+from nanofn.state.digest import Digest
 
 
 @frozen
@@ -27,7 +27,7 @@ class Sequence:
         last_output_us: When its latest output token was committed.
         last_output_step: Number of plans made before its latest output token, or its arrival, was recorded.
         chain: Digest of each full block of known tokens; empty without prefix caching.
-        tail: Known tokens after the last full block; empty without prefix caching.
+        tail: Known tokens after the last full block, packed; empty without prefix caching.
     """
 
     sequence_id: SequenceId
@@ -45,7 +45,7 @@ class Sequence:
     last_output_us: int | None = None
     last_output_step: int = 0
     chain: Chunked[Digest] = Chunked()
-    tail: Tail = b""
+    tail: bytes = b""
 
     @property
     def num_preemptions(self) -> int:
