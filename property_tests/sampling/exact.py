@@ -4,17 +4,23 @@ import math
 from collections import Counter
 
 
-def adjusted(logits, sampling, prompt, output):
-    """A row's logits after all that `RowSampling` says, id by id, in the documented order."""
-    x = [float(logit) for logit in logits]
+def restricted(x, is_left):
+    """Logits of which some ids are left; all of them, where none with a logit above -inf would be."""
+    left = [logit if is_left(place) else -math.inf for place, logit in enumerate(x)]
+    return left if max(left) > -math.inf else x
+
+
+def adjusted(logits, sampling, prompt, output, mask=None):
+    """A row's logits after a grammar's mask and all that `RowSampling` says, id by id, in the documented order."""
+    x = [float(logit) if mask is None or mask[place] else -math.inf for place, logit in enumerate(logits)]
     if sampling.allowed_token_ids is not None:
-        x = [logit if place in sampling.allowed_token_ids else -math.inf for place, logit in enumerate(x)]
-    for word in sampling.bad_words:
-        if tuple(output[len(output) - len(word) + 1 :]) == word[:-1]:
-            x[word[-1]] = -math.inf
+        x = restricted(x, lambda place: place in sampling.allowed_token_ids)
+    banned = [
+        word[-1] for word in sampling.bad_words if tuple(output[len(output) - len(word) + 1 :]) == tuple(word[:-1])
+    ]
+    x = restricted(x, lambda place: place not in banned)
     if len(output) < sampling.min_tokens:
-        for token_id in sampling.end_token_ids:
-            x[token_id] = -math.inf
+        x = restricted(x, lambda place: place not in sampling.end_token_ids)
     for token_id, amount in sampling.logit_bias:
         x[token_id] += amount
     counts = Counter(output)

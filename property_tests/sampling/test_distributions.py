@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -97,12 +98,14 @@ def choose(samplings, *, logits=LOGITS, prompt=PROMPT, output=OUTPUT, masks=None
         block_size=4, num_blocks=count * 4, max_num_seqs=count, max_num_batched_tokens=count, max_model_len=16
     )
     tables = allocate_tables(limits, torch.device("cpu"))
-    rows = RowParams(tables)
-    for row, sampling in enumerate(samplings):
-        start = RowStart(row, row, (*prompt, *output), len(prompt), sampling, seed=row, child=0)
-        start_rows(tables, [start])
-        rows.start(start)
-    positions = torch.full((count,), len(prompt) + len(output))
+    rows = RowParams(tables, len(logits))
+    starts = [
+        RowStart(row, row, (*prompt, *output), len(prompt), sampling, seed=row, child=0)
+        for row, sampling in enumerate(samplings)
+    ]
+    start_rows(tables, starts)
+    rows.start(starts)
+    positions = np.full(count, len(prompt) + len(output))
     return rows.choose(logits.expand(count, len(logits)), list(range(count)), positions, masks or {}).tolist()
 
 
@@ -167,8 +170,7 @@ def test_huge_adjustments_forbid_or_force_and_leave_numbers_finite(amount):
 
 def test_a_mask_holds_for_its_own_row_alone():
     """Rows with a mask keep to it, those without choose what they choose when there is none; other restrictions still hold."""
-    mask = torch.zeros(VOCAB_SIZE, dtype=torch.bool)
-    mask[[1, 4, 10]] = True
+    mask = np.array([1 << 1 | 1 << 4 | 1 << 10], dtype=np.uint32)
     kinds = [RowSampling(), RowSampling(temperature=0.0), RowSampling(top_k=3), RowSampling(bad_words=((10,),))] * 10
     free, masked = choose(kinds), choose(kinds, masks=dict.fromkeys(range(0, 40, 2), mask))
     assert masked[1::2] == free[1::2]

@@ -30,6 +30,12 @@ class StepBatch:
     max_seq_len: int
 
     @property
+    def sampled_positions(self) -> NDArray[np.int32]:
+        """[num_samples] int32: position of the token that each entry of `sampling` samples."""
+        positions: NDArray[np.int32] = self.entries[1] + self.entries[2]
+        return positions[self.sampling]
+
+    @property
     def only_decodes(self) -> bool:
         """Whether every entry computes one token: the step of a captured decode graph."""
         return self.max_query_len == 1

@@ -12,23 +12,22 @@ from torch import Tensor
 
 from nanofn.batch.build import build
 from nanofn.batch.row_start import RowStart
-from nanofn.batch.step_output import PromptLogprobs, StepOutput, TokenLogprobs
+from nanofn.batch.step_output import StepOutput
 from nanofn.config import Limits
-from nanofn.device.read_logprobs import prompt_logprobs, sampled_logprobs
+from nanofn.device.read_logprobs import PromptReport, SampledReport, prompt_logprobs, sampled_logprobs
 from nanofn.device.row_params import RowParams
 from nanofn.device.tables import allocate_tables, extend_block_tables, gather_inputs, start_rows
 from nanofn.errors import LogitsError
 from nanofn.model.decoder import compute_logits, forward
 from nanofn.model.kv_cache import allocate_kv_cache
 from nanofn.model.params import ModelParams
-from nanofn.request import Row, SequenceId, TokenId
+from nanofn.request import Row, TokenId
 from nanofn.state.step_plan import StepPlan
 
-Masks = Mapping[Row, NDArray[np.bool_]]
-"""Device row to [vocab_size]: the ids that may be chosen next."""
+Masks = Mapping[Row, NDArray[np.uint32]]
+"""Device row to the ids that may be chosen next: bit i % 32 of word i // 32 allows id i."""
 
 NO_MASKS: Masks = MappingProxyType({})
-SampledLogprobs = tuple[tuple[SequenceId, TokenLogprobs], ...]
 
 
 class Executor(Protocol):
@@ -75,8 +74,8 @@ class EagerExecutor:
         self._device = device
         self._tables = allocate_tables(limits, device)
         self._kv_cache = allocate_kv_cache(config, limits.num_blocks, limits.block_size, dtype=dtype, device=device)
-        self._rows = RowParams(self._tables)
-        self._results: deque[tuple[Tensor, SampledLogprobs, tuple[PromptLogprobs, ...]]] = deque()
+        self._rows = RowParams(self._tables, params.head.shape[0])
+        self._results: deque[tuple[Tensor, SampledReport | None, tuple[PromptReport, ...]]] = deque()
 
     @torch.inference_mode()
     def launch(self, step_plan: StepPlan, starts: Sequence[RowStart], masks: Masks = NO_MASKS) -> None:
@@ -85,8 +84,7 @@ class EagerExecutor:
         assert self._params is not None
         if starts:
             start_rows(tables, starts)
-            for start in starts:
-                self._rows.start(start)
+            self._rows.start(starts)
         extend_block_tables(tables, batch.new_blocks)
         inputs = gather_inputs(tables, batch, self._block_size)
         hidden = forward(self._params, inputs, self._kv_cache)
@@ -99,19 +97,18 @@ class EagerExecutor:
                 f"the model's logits are NaN for {int(torch.isnan(logits).any(dim=1).sum())} of {len(rows)} sequences; "
                 'check the weights, or use dtype="float32"'
             )
-        allowed = {row: torch.from_numpy(mask).to(hidden.device) for row, mask in masks.items()}
-        token_ids = self._rows.choose(logits, rows, positions, allowed)
+        token_ids = self._rows.choose(logits, rows, batch.sampled_positions, masks)
         tables.tokens[rows, positions] = token_ids.to(torch.int64)
-        logprobs: SampledLogprobs = ()
-        if not self._rows.reported.isdisjoint(rows):
-            logprobs = sampled_logprobs(logits, token_ids, [self._rows.of(row) for row in rows])
-        self._results.append((token_ids, logprobs, self._prompt_logprobs(step_plan, hidden)))
+        report = None
+        if self._rows.reports(rows):
+            report = sampled_logprobs(logits, token_ids, range(len(rows)), [self._rows.of(row) for row in rows])
+        self._results.append((token_ids, report, self._prompt_logprobs(step_plan, hidden)))
 
-    def _prompt_logprobs(self, step_plan: StepPlan, hidden: Tensor) -> tuple[PromptLogprobs, ...]:
+    def _prompt_logprobs(self, step_plan: StepPlan, hidden: Tensor) -> tuple[PromptReport, ...]:
         assert self._params is not None
         if self._rows.reported_prompts.isdisjoint(step_plan.entries.row):
             return ()
-        found, first = list[PromptLogprobs | None](), 0
+        found, first = list[PromptReport | None](), 0
         for entry in step_plan.entries:
             start, last = self._rows.of(entry.row), first + entry.num_tokens
             if start.sampling.prompt_logprobs is not None and entry.first_position + 1 < start.num_prompt_tokens:
@@ -122,8 +119,12 @@ class EagerExecutor:
 
     def collect(self) -> StepOutput:
         """Read the oldest plan's results."""
-        token_ids, logprobs, of_prompts = self._results.popleft()
-        return StepOutput(tuple(map(TokenId, token_ids.tolist())), logprobs, of_prompts)
+        token_ids, report, of_prompts = self._results.popleft()
+        return StepOutput(
+            tuple(map(TokenId, token_ids.tolist())),
+            report.read() if report else (),
+            tuple([each.read() for each in of_prompts]),
+        )
 
     def forget(self) -> None:
         """Drop uncollected results."""

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from nanofn.batch.build import StepBatch, build
 from nanofn.batch.row_start import RowStart
-from nanofn.batch.step_output import PromptLogprobs, StepOutput
+from nanofn.batch.step_output import StepOutput
 from nanofn.config import Limits
 from nanofn.device.decode_graphs import Bucket, bucket_sizes, make_bucket
-from nanofn.device.executor import NO_MASKS, Masks, SampledLogprobs
+from nanofn.device.executor import NO_MASKS, Masks
 from nanofn.device.prefill_graphs import PrefillGraphs, chunk_array
-from nanofn.device.read_logprobs import prompt_logprobs, sampled_logprobs
+from nanofn.device.read_logprobs import PromptReport, SampledReport, prompt_logprobs, sampled_logprobs
 from nanofn.device.row_params import RowParams
 from nanofn.device.sampler import sample_entries
 from nanofn.device.staging import Slot, allocate_staging
@@ -41,14 +41,14 @@ class _Pending:
     Attributes:
         slot: Where its tokens arrive.
         places: Which of its outputs count: those of the entries that sample.
-        logprobs: Of sampled tokens.
+        logprobs: Of sampled tokens, if anyone asked.
         prompt_logprobs: Of prompts.
     """
 
     slot: Slot
     places: slice | np.ndarray
-    logprobs: SampledLogprobs
-    prompt_logprobs: tuple[PromptLogprobs, ...]
+    logprobs: SampledReport | None
+    prompt_logprobs: tuple[PromptReport, ...]
 
 
 class FusedExecutor:
@@ -93,7 +93,7 @@ class FusedExecutor:
                     self._bucket(size)
             pool = self._bucket(self._sizes[-1]).pool if self._captures else None
             self._prefills = PrefillGraphs(params, self._tables, self._kv_cache, self._cos_sin, limits, layer, pool)
-        self._rows = RowParams(self._tables)
+        self._rows = RowParams(self._tables, params.head.shape[0])
         self._last: tuple[Bucket, bool] | None = None
         self._pending: deque[_Pending] = deque()
 
@@ -125,8 +125,7 @@ class FusedExecutor:
             batch, slot = build(step_plan), self._staging.next_slot()
             if starts:
                 start_rows(self._tables, starts)
-                for start in starts:
-                    self._rows.start(start)
+                self._rows.start(starts)
             if batch.only_decodes:
                 self._launch_decode(step_plan, batch, slot, bool(starts), masks)
             else:
@@ -179,11 +178,10 @@ class FusedExecutor:
         size, rows = logits.shape[0], self._rows
         sampled = [step_plan.entries.row[place] for place in batch.sampling]
         adjusted: Tensor | None = None
-        if masks or rows.adjusts(sampled):
-            positions = (batch.entries[1] + batch.entries[2])[batch.sampling].tolist()
-            at = range(*places.indices(size)) if isinstance(places, slice) else places.tolist()
-            allowed = {row: torch.from_numpy(mask).to(self._device) for row, mask in masks.items()}
-            adjusted = rows.adjusted(logits.to(torch.float32), at, sampled, positions, allowed)
+        if masks or rows.adjusts(sampled, batch.sampled_positions):
+            entries, at = self._staging.entries_of(size), np.arange(size)[places].tolist()
+            by_place = {place: masks[row] for place, row in zip(at, sampled, strict=True) if row in masks}
+            adjusted = rows.adjusted(logits, entries[0], entries[1] + 1, by_place)
         filters = rows.filters(sampled)
         if bucket is not None and adjusted is None:
             bucket.sample(filters)
@@ -193,21 +191,20 @@ class FusedExecutor:
             sample_entries(
                 logits if adjusted is None else adjusted, entries, self._tables, self._staging.device_output, filters
             )
-        self._staging.download(slot, size)
-        logprobs: SampledLogprobs = ()
+        report = None
         if rows.reports(sampled):
-            at_places = torch.as_tensor(np.arange(size)[places], device=self._device)
-            token_ids = self._staging.device_output[at_places]
-            logprobs = sampled_logprobs(
-                logits[at_places].to(torch.float32), token_ids, [rows.of(row) for row in sampled]
-            )
-        self._pending.append(_Pending(slot, places, logprobs, self._prompt_logprobs(step_plan, hidden)))
+            at = np.arange(size)[places].tolist()
+            report = sampled_logprobs(logits, self._staging.device_output, at, [rows.of(row) for row in sampled])
+        of_prompts = self._prompt_logprobs(step_plan, hidden)
+        # Last, because its event says that all copies of the step are through.
+        self._staging.download(slot, size)
+        self._pending.append(_Pending(slot, places, report, of_prompts))
 
-    def _prompt_logprobs(self, step_plan: StepPlan, hidden: Tensor | None) -> tuple[PromptLogprobs, ...]:
+    def _prompt_logprobs(self, step_plan: StepPlan, hidden: Tensor | None) -> tuple[PromptReport, ...]:
         if hidden is None or self._rows.reported_prompts.isdisjoint(step_plan.entries.row):
             return ()
         assert self._params is not None
-        params, found, first = self._params, list[PromptLogprobs | None](), 0
+        params, found, first = self._params, list[PromptReport | None](), 0
         for entry in step_plan.entries:
             start, last = self._rows.of(entry.row), first + entry.num_tokens
             if start.sampling.prompt_logprobs is not None and entry.first_position + 1 < start.num_prompt_tokens:
@@ -236,7 +233,11 @@ class FusedExecutor:
                 f"the model's logits are NaN or infinite for {sum(each < 0 for each in token_ids)} of {len(token_ids)} "
                 'sequences; check the weights, or use dtype="float32"'
             )
-        return StepOutput(tuple(map(TokenId, token_ids)), pending.logprobs, pending.prompt_logprobs)
+        return StepOutput(
+            tuple(map(TokenId, token_ids)),
+            pending.logprobs.read() if pending.logprobs else (),
+            tuple([each.read() for each in pending.prompt_logprobs]),
+        )
 
     def forget(self) -> None:
         """Drop uncollected results."""

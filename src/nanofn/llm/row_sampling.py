@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 
 from nanofn.batch.row_sampling import RowSampling
 from nanofn.request import Request, TokenId
-from nanofn.sampling.adjust import LARGEST
 from nanofn.sampling.params import SamplingParams
+from nanofn_kernels.adjust import LARGEST
 
 
 def row_sampling(

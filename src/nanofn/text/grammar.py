@@ -21,15 +21,13 @@ Notation = Literal["regex", "choice", "grammar", "json_schema"]
 class Matcher:
     """One output's place in its grammar."""
 
-    def __init__(self, inner: Any, vocab_size: int) -> None:
+    def __init__(self, inner: Any) -> None:
         self._inner = inner
-        self._vocab_size = vocab_size
         self.is_over = False
 
-    def allowed(self) -> NDArray[np.bool_]:
-        """Mark the ids that may come next: [vocab_size]. An end token is among them where the output may end."""
-        bits = np.frombuffer(self._inner.compute_bitmask(), dtype=np.uint8)
-        return np.unpackbits(bits, count=self._vocab_size, bitorder="little").view(np.bool_)
+    def allowed(self) -> NDArray[np.uint32]:
+        """Mark the ids that may come next, a bit each: bit i % 32 of word i // 32. An end token is one where the output may end."""
+        return np.frombuffer(self._inner.compute_bitmask(), dtype="<u4")
 
     def advance(self, token_id: int) -> None:
         """Take a token. What the grammar does not allow, or what completes it, ends the output."""
@@ -39,13 +37,12 @@ class Matcher:
 class Grammar:
     """A form, compiled for a tokenizer."""
 
-    def __init__(self, inner: Any, vocab_size: int) -> None:
+    def __init__(self, inner: Any) -> None:
         self._inner = inner
-        self._vocab_size = vocab_size
 
     def start(self) -> Matcher:
         """Begin an output."""
-        return Matcher(self._inner.deep_copy(), self._vocab_size)
+        return Matcher(self._inner.deep_copy())
 
 
 class Grammars:
@@ -95,7 +92,7 @@ class Grammars:
         problem = LLMatcher.validate_grammar(text, self._ours)
         if problem:
             raise GrammarError(f"structured_outputs: {problem.strip()}")
-        return Grammar(LLMatcher(self._ours, text), self._vocab_size)
+        return Grammar(LLMatcher(self._ours, text))
 
 
 def _source(wanted: StructuredOutputsParams) -> tuple[Notation, str]:
