@@ -10,6 +10,7 @@ from nanofn.batch.build import StepBatch
 from nanofn.config import Limits
 from nanofn.device.decode_graphs import bucket_sizes, make_bucket
 from nanofn.device.prefill_graphs import PrefillGraphs, chunk_array
+from nanofn.device.sampler import sample_entries
 from nanofn.device.staging import allocate_staging
 from nanofn.device.tables import allocate_tables
 from nanofn.model.kv_cache import allocate_kv_cache
@@ -44,6 +45,11 @@ def request_kernels(params: ModelParams, limits: Limits, device: torch.device) -
             bucket.forward()
             for filters in (False, True):
                 bucket.sample(filters)
+        # What adjusts logits leaves fp32.
+        entries = staging.entries_of(limits.max_num_seqs)
+        adjusted = torch.empty((limits.max_num_seqs, params.head.shape[0]), device=device)
+        for filters in (False, True):
+            sample_entries(adjusted, entries, tables, staging.device_output, filters)
         prefills = PrefillGraphs(first, tables, cache, cos_sin, limits, prefill_layer, pool=None)
         for batch in (chunks_of_two(1), chunks_of_two(limits.max_num_seqs)):
             chunks = staging.upload_chunks(staging.next_slot(), chunk_array(batch, limits.max_num_seqs))
