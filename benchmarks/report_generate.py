@@ -5,9 +5,12 @@ python benchmarks/report_generate.py [RESULTS.jsonl] [--device NAME] [--picture 
 
 import argparse
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from record import RESULTS
 
