@@ -172,6 +172,7 @@ MEMOS = {
     "plan 2 decodes [[1, 0]]": lambda s: evolve(
         s, in_flight=(s.in_flight[0], with_entries(s.in_flight[1], sequence_id=(1, 0)))
     ),
+    "the memo knows of plans (2, 1)": lambda s: with_memo(s, plans=(2, 1)),
     "the memo counts 1 placeholders": lambda s: with_memo(s, plans=(1,)),
     "the memo counts 2 placeholders": lambda s: memo_kept(s, num_computed_tokens=(7, 7)),
 }

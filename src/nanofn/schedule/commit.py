@@ -49,8 +49,6 @@ def commit(
             return state, ()
         raise PlanOrderError(plan_id, f"plan {step_plan.plan_id}")
     waiting, steady = state.waiting, state.running.steady
-    if steady is not None and plan_id not in steady.plans:
-        steady = None  # it says nothing of this plan
     samples = step_plan.entries.samples
     num_samples = samples.count(True) if steady is None else len(samples)
     if len(token_ids) != num_samples:

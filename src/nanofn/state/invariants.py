@@ -208,6 +208,9 @@ def _memo_says_what_is_so(state: EngineState) -> Iterator[str]:
         places = tuple([place for place, count in enumerate(columns.num_tokens) if count % size == rest])
         if steady.places_with(rest, size) != places:
             yield f"the memo has {steady.places_with(rest, size)} at {rest} beyond full blocks, it is {places}"
+    in_flight = tuple([step_plan.plan_id for step_plan in state.in_flight])
+    if steady.plans != in_flight:
+        yield f"the memo knows of plans {steady.plans}, in flight are {in_flight}"
     alive = {sequence.sequence_id for sequence in live(state)}
     for plan_id in steady.plans:
         entries = [plan.entries for plan in state.in_flight if plan.plan_id == plan_id]

@@ -130,7 +130,7 @@ class SequenceView:
             num_blocks = blocks_for(start + wanted, block_size) - len(sequence.block_table)
             place, limit = start // block_size, len(sequence.chain) if reads else 0
             next_digest = sequence.chain[place] if place < limit else None
-            return Prospect(0, wanted, max(num_blocks, 0), next_digest)
+            return Prospect(0, wanted, num_blocks, next_digest)
         limit = max_hits(sequence, block_size)
         hits = match(self.state.prefix_index, sequence.chain, limit)
         wanted = sequence.num_tokens - len(hits) * block_size if num_tokens is None else num_tokens
