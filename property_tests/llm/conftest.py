@@ -12,6 +12,14 @@ def llm():
         yield made
 
 
+@pytest.fixture
+def fused(monkeypatch):
+    """Engines made in this test run the GPU's executor, with the references of its kernels."""
+    from nanofn.device.fused_executor import FusedExecutor  # torch, which tests of other folders start without
+
+    monkeypatch.setattr("nanofn.llm.assemble.EagerExecutor", FusedExecutor)
+
+
 @pytest.fixture(autouse=True)
 def idle_afterwards(request):
     """Whatever a test does with the shared engine, nothing of it stays."""

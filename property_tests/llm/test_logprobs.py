@@ -115,9 +115,21 @@ def test_with_top_k_no_sampled_token_has_a_larger_rank(llm):
     assert {len(found) for found in output.outputs[0].logprobs} == {20}
 
 
-@pytest.mark.parametrize("options", [{}, {"depth": 1}, SMALL_POOL, SMALL_POOL | {"max_num_batched_tokens": 7}])
-def test_scheduling_moves_none_of_them(options, logprobs_of):
-    """Chunks of 7 and preemption: output and prompt are reported once per token, with the same values."""
+@pytest.mark.parametrize(
+    ("options", "is_fused"),
+    [
+        ({}, False),
+        ({"depth": 1}, False),
+        (SMALL_POOL, False),
+        (SMALL_POOL | {"max_num_batched_tokens": 7}, False),
+        ({}, True),
+        (SMALL_POOL | {"max_num_batched_tokens": 7}, True),
+    ],
+)
+def test_scheduling_moves_none_of_them(options, is_fused, logprobs_of, request):
+    """Chunks of 7, preemption and executor: output and prompt are reported once per token, with the same values."""
+    if is_fused:
+        request.getfixturevalue("fused")
     params = SAMPLED.replace(logprobs=2, prompt_logprobs=1, n=2, max_tokens=20)
     with LLM(**{"max_model_len": 128, **options}) as engine:
         outputs = engine.generate(PROMPTS, params)

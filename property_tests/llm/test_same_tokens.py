@@ -43,6 +43,8 @@ RUNS = {
     "among 63 others, depth 3, no prefix cache": {"depth": 3, "enable_prefix_caching": False},
     "preempted, depth 2": {"num_kv_blocks": 90, "depth": 2},
     "preempted, in chunks of 40, depth 1": {"num_kv_blocks": 90, "depth": 1, "max_num_batched_tokens": 40},
+    "fused, among 63 others": {},
+    "fused, preempted, in chunks of 40, depth 3": {"num_kv_blocks": 90, "depth": 3, "max_num_batched_tokens": 40},
 }
 
 
@@ -113,9 +115,11 @@ def best_and_margin(engine, place, prompt, output):
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_others_and_scheduling_change_no_token(name, prompts, alone, capsys):
+def test_others_and_scheduling_change_no_token(name, prompts, alone, capsys, request):
     """All 64 in one call, 16 kinds of parameters: token for token what each gets alone, ties counted and printed."""
     num_ties = 0
+    if name.startswith("fused"):
+        request.getfixturevalue("fused")
     with LLM(**OPTIONS | RUNS[name]) as engine:
         outputs = engine.generate(prompts, [params_of(place) for place in range(NUM_REQUESTS)])
         for place, (output, expected) in enumerate(zip(outputs, alone, strict=True)):

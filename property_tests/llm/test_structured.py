@@ -57,9 +57,11 @@ def test_an_output_has_its_form(llm, name, temperature):
         assert is_right(name, output.text)
 
 
-@pytest.mark.parametrize("depth", [1, 2, 3])
-def test_forms_hold_beside_other_requests_and_under_preemption(depth):
+@pytest.mark.parametrize(("depth", "is_fused"), [(1, False), (2, False), (3, False), (2, True)])
+def test_forms_hold_beside_other_requests_and_under_preemption(depth, is_fused, request):
     """In a pool too small for all of them the tokens are those of a run alone."""
+    if is_fused:
+        request.getfixturevalue("fused")
     params = [
         SamplingParams(temperature=1.5, seed=7, max_tokens=60, structured_outputs=form) for form in FORMS.values()
     ]

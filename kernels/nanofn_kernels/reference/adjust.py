@@ -37,46 +37,39 @@ def adjust_logits(
 ) -> Tensor:
     """Apply what rows ask for, all entries together: see `nanofn_kernels.adjust`.
 
-    Tables are looked up for the entries that ask for something alone, so that the others cost their copy.
+    Each step is done for the entries that ask for it alone: the others cost their copy.
     """
     result = logits.to(torch.float32, copy=True)
     row = rows.to(torch.int64)
     kinds = torch.where(row >= 0, rules[row, 0], 0)
-    is_masked = torch.zeros_like(kinds, dtype=torch.bool) if mask_of is None else mask_of >= 0
-    wanted = ((kinds != 0) | is_masked).nonzero().squeeze(1)
-    if not len(wanted):
-        return result
-    row, kinds, x = row[wanted], kinds[wanted].unsqueeze(1), result[wanted]
     if masks is not None and mask_of is not None:
-        x = x.masked_fill(~_allowed(masks, mask_of[wanted], x.shape[1]), -torch.inf)
-    num_outputs = positions[wanted] - rules[row, 1]
-    active = torch.where(num_outputs < rules[row, 2], RESTRICTIONS, ALLOWS | BANS).unsqueeze(1) & kinds
-    mark = marks[row] if len(marks) else torch.zeros(x.shape, dtype=torch.uint8, device=x.device)
-    x = _restricted(x, mark, active)
-    if len(bias):
-        x = torch.where(kinds & BIASES != 0, x + bias[row], x)
-    if len(counts):
-        x = torch.where(kinds & PENALISES != 0, _penalised(x, mark, counts[row], penalties[row]), x)
-    result[wanted] = x
+        masked = _places(mask_of >= 0)
+        result[masked] = result[masked].masked_fill(~_allowed(masks, mask_of[masked], result.shape[1]), -torch.inf)
+    is_early = positions - rules[row, 1] < rules[row, 2]
+    for kind in (ALLOWS, BANS, ENDS):
+        at = _places((kinds & kind != 0) & (is_early | (kind != ENDS)))
+        result[at] = _restricted(result[at], marks[row[at]] & kind != 0)
+    biased = _places(kinds & BIASES != 0)
+    result[biased] += bias[row[biased]]
+    at = _places(kinds & PENALISES != 0)
+    result[at] = _penalised(result[at], marks[row[at]], counts[row[at]], penalties[row[at]])
     return result
 
 
+def _places(wanted: Tensor) -> Tensor:
+    return wanted.nonzero().squeeze(1)
+
+
 def _allowed(masks: Tensor, mask_of: Tensor, vocab_size: int) -> Tensor:
-    """Unpack the entries' masks: [num_entries, vocab_size] bool, all true where an entry has none."""
+    """Unpack the entries' masks: [num_entries, vocab_size] bool."""
     bits = masks[mask_of.to(torch.int64)].unsqueeze(2) >> torch.arange(WORD_BITS, device=masks.device)
-    return (bits & 1).flatten(1)[:, :vocab_size].to(torch.bool) | (mask_of < 0).unsqueeze(1)
+    return (bits & 1).flatten(1)[:, :vocab_size].to(torch.bool)
 
 
-def _restricted(x: Tensor, mark: Tensor, active: Tensor) -> Tensor:
-    """Forbid in order; a restriction that would leave a row nothing is dropped for it."""
-    left, is_forbidden = x > -torch.inf, torch.zeros_like(x, dtype=torch.bool)
-    for kind in (ALLOWS, BANS, ENDS):
-        hits = (mark & active & kind) != 0
-        still_left = left & ~hits
-        holds = still_left.any(dim=1, keepdim=True)
-        left = torch.where(holds, still_left, left)
-        is_forbidden |= hits & holds
-    return x.masked_fill(is_forbidden, -torch.inf)
+def _restricted(x: Tensor, is_forbidden: Tensor) -> Tensor:
+    """Forbid ids, but for rows that would have nothing left."""
+    left = x.masked_fill(is_forbidden, -torch.inf)
+    return torch.where((left > -torch.inf).any(dim=1, keepdim=True), left, x)
 
 
 def _penalised(x: Tensor, mark: Tensor, counts: Tensor, penalties: Tensor) -> Tensor:
@@ -85,4 +78,7 @@ def _penalised(x: Tensor, mark: Tensor, counts: Tensor, penalties: Tensor) -> Te
     is_output = counts > 0
     repeated = torch.where(x > 0, x / repetition, x * repetition).clamp(-LARGEST, LARGEST)
     appeared = (is_output | (mark & PROMPT != 0)) & (x > -torch.inf) & (repetition != 1)
-    return torch.where(appeared, repeated, x) - counts * frequency - is_output * presence
+    result = torch.where(appeared, repeated, x)
+    result -= counts * frequency
+    result -= is_output * presence
+    return result
