@@ -69,6 +69,9 @@ def choose_launch(num_seqs: int, num_kv_heads: int, head_dim: int, element_bytes
     if 128 <= pairs <= 132:
         # So many stages that only one program fits a multiprocessor: they must not share one while another is idle.
         return Launch(tile=64, num_warps=4, num_stages=5)
+    if pairs <= 396:
+        # All of them run at once, three a multiprocessor.
+        return Launch(tile=64, num_warps=4, num_stages=3, programs_per_sm=3)
     if pairs < 1024:
         return Launch(tile=32, num_warps=2, num_stages=3, programs_per_sm=5)
     if pairs < 2048:
