@@ -4,6 +4,7 @@ import logging
 import platform
 import sys
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from nanofn.event_log import LogWriter
 from nanofn.llm.locate import embedded_model, load_tokenizer_of, locate
 from nanofn.llm.options import EngineOptions
 from nanofn.model.kv_cache import block_bytes
-from nanofn.model.prefill import Layer, compiled_layer, prefill_layer
+from nanofn.model.prefill import Layer, compiled_layer, prefill_layer, wake_compiler
 from nanofn.request import TokenId
 from nanofn.sampling.params import SamplingParams, unbuilt_fields
 from nanofn.text.tokenizer import Tokenizer
@@ -79,8 +80,11 @@ def assemble(options: EngineOptions) -> Parts:
     """
     path = locate(options.model, options.revision)
     device = pick_device(options.device)
-    checkpoint = load_checkpoint(path, dtype=pick_dtype(options.dtype, device), device=device)
-    tokenizer = load_tokenizer_of(path if options.tokenizer is None else locate(options.tokenizer))
+    with ThreadPoolExecutor(1) as beside:
+        if device.type == "cuda" and not options.enforce_eager:
+            beside.submit(wake_compiler)
+        checkpoint = load_checkpoint(path, dtype=pick_dtype(options.dtype, device), device=device)
+        tokenizer = load_tokenizer_of(path if options.tokenizer is None else locate(options.tokenizer))
     # A model whose heads the kernels don't take runs one operation after another, on a GPU too.
     is_fused = device.type == "cuda" and checkpoint.config.head_dim in HEAD_DIMS
     is_mixture = checkpoint.config.experts is not None

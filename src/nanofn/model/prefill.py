@@ -1,5 +1,6 @@
 """Prefill and mixed steps: the library's products, ours for the paged cache, and a compiler for all between."""
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -129,6 +130,11 @@ def prefill_layer(
     hidden = hidden + F.linear(attended.flatten(1), output_weight, output_bias)
     normed = rms_norm(hidden, mlp_norm, eps)
     return hidden + gated_unit(normed, gate_up_weight, down_weight, router_weight, experts)
+
+
+def wake_compiler() -> None:
+    """Import the compiler, which takes two seconds: in a thread they pass while weights are read."""
+    importlib.import_module("torch._inductor.compile_fx")
 
 
 def compiled_layer() -> Layer:
