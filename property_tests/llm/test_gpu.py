@@ -13,6 +13,10 @@ pytestmark = pytest.mark.gpu
 PROMPTS = [[1 + (7 * place + step) % 1000 for step in range(length)] for place, length in enumerate((1, 40, 300, 511))]
 GREEDY = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True)
 SAMPLED = SamplingParams(temperature=0.9, top_p=0.9, seed=3, max_tokens=40, ignore_eos=True)
+ADJUSTED = SAMPLED.replace(
+    repetition_penalty=1.2, frequency_penalty=0.3, min_tokens=9, stop_token_ids=[300], logit_bias={17: -9.0},
+    bad_words=["the", "and she"], logprobs=3,
+)  # fmt: skip
 SMALL_POOL = {"num_kv_blocks": 36, "block_size": 16, "max_model_len": 577}
 
 
@@ -22,7 +26,7 @@ def tokens(params, **options):
         return [output.outputs[0].token_ids for output in llm.generate(PROMPTS, params)]
 
 
-@pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("params", [GREEDY, SAMPLED, ADJUSTED], ids=["greedy", "sampled", "adjusted"])
 def test_graphs_depth_and_preemption_change_no_token(params):
     """The same tokens launched kernel by kernel, at depth 1, in small chunks and in a pool that preempts."""
     expected = tokens(params)
@@ -44,6 +48,7 @@ def test_nothing_is_compiled_after_the_start():
             for count in (1, 2, 3, 30, 70):
                 llm.generate([[5 + place] * (17 * place % 200 + 1) for place in range(count)], GREEDY)
                 llm.generate([[5 + place] * (17 * place % 200 + 1) for place in range(count)], SAMPLED)
+                llm.generate([[5 + place] * (17 * place % 200 + 1) for place in range(count)], ADJUSTED)
         finally:
             triton.knobs.runtime.jit_post_compile_hook = hook
         assert not compiled

@@ -10,6 +10,7 @@ from nanofn.batch.build import StepBatch
 from nanofn.config import Limits
 from nanofn.device.decode_graphs import bucket_sizes, make_bucket
 from nanofn.device.prefill_graphs import PrefillGraphs, chunk_array
+from nanofn.device.row_params import RowParams
 from nanofn.device.sampler import sample_entries
 from nanofn.device.staging import allocate_staging
 from nanofn.device.tables import allocate_tables
@@ -17,7 +18,9 @@ from nanofn.model.kv_cache import allocate_kv_cache
 from nanofn.model.params import ModelParams
 from nanofn.model.prefill import prefill_layer
 from nanofn.model.rotations import cos_sin_table
+from nanofn.sampling.logprobs import token_logprobs
 from nanofn_kernels._dispatch import only_compiling
+from nanofn_kernels.adjust import WORD_BITS
 
 NUM_THREADS = os.cpu_count() or 1
 
@@ -47,9 +50,14 @@ def request_kernels(params: ModelParams, limits: Limits, device: torch.device) -
                 bucket.sample(filters)
         # What adjusts logits leaves fp32.
         entries = staging.entries_of(limits.max_num_seqs)
-        adjusted = torch.empty((limits.max_num_seqs, params.head.shape[0]), device=device)
+        vocab_size, rows = params.head.shape[0], RowParams(tables, params.head.shape[0])
+        logits = torch.zeros((limits.max_num_seqs, vocab_size), dtype=params.head.dtype, device=device)
+        mask = np.zeros(vocab_size // WORD_BITS + 1, dtype=np.uint32)
+        rows.adjusted(logits, entries[0], entries[1] + 1, {0: mask})
+        adjusted = rows.adjusted(logits, entries[0], entries[1] + 1, {})
         for filters in (False, True):
             sample_entries(adjusted, entries, tables, staging.device_output, filters)
+        token_logprobs(logits, torch.zeros(limits.max_num_seqs, dtype=torch.int64, device=device), 1)
         prefills = PrefillGraphs(first, tables, cache, cos_sin, limits, prefill_layer, pool=None)
         for batch in (chunks_of_two(1), chunks_of_two(limits.max_num_seqs)):
             chunks = staging.upload_chunks(staging.next_slot(), chunk_array(batch, limits.max_num_seqs))
