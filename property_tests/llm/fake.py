@@ -26,11 +26,15 @@ class FakeExecutor:
         self.shadow = ShadowExecutor(limits.block_size)
         self.fails_at, self.error = fails_at, error
         self.num_calls = 0
+        self.num_masks = 0
+        self.prompts = {}
+        self.awaits_masks = None
         self.results = deque()
         self.is_closed = False
 
-    def launch(self, step_plan, starts, masks):
+    def launch(self, step_plan, starts, *, awaits_masks=False):
         self._count()
+        assert self.awaits_masks is None
         by_row = {start.row: start for start in starts}
         started = {
             entry.sequence_id: SimpleNamespace(
@@ -44,7 +48,25 @@ class FakeExecutor:
         }
         rows = {sequence_id: record.row for sequence_id, record in started.items()}
         self.shadow.launch(SimpleNamespace(running=started), step_plan, lambda each: by_row[rows[each]].token_ids)
-        self.results.append(self.shadow.results.pop()[1].token_ids)
+        token_ids = self.shadow.results.pop()[1].token_ids
+        self.prompts |= {start.row: start.num_prompt_tokens for start in starts}
+        if awaits_masks:
+            self.awaits_masks = step_plan, token_ids
+        else:
+            self.results.append(token_ids)
+
+    def sample(self, masks):
+        """A mask of `FakeMatcher` tells how many output tokens it is for."""
+        self._count()
+        (step_plan, token_ids), self.awaits_masks = self.awaits_masks, None
+        numbers = {
+            entry.row: entry.first_position + entry.num_tokens - self.prompts[entry.row]
+            for entry in step_plan.entries
+            if entry.samples
+        }
+        assert masks == {row: numbers[row] for row in masks}
+        self.num_masks += len(masks)
+        self.results.append(token_ids)
 
     def collect(self):
         self._count()
@@ -52,6 +74,7 @@ class FakeExecutor:
 
     def forget(self):
         self.results.clear()
+        self.awaits_masks = None
 
     def is_alive(self):
         return True
@@ -72,6 +95,25 @@ class FakeTokenizer:
         return "".join(chr(97 + token_id) for token_id in token_ids)
 
 
+class FakeMatcher:
+    """Allows everything; its mask is the number of tokens that it has taken."""
+
+    is_over = False
+
+    def __init__(self):
+        self.num_tokens = 0
+
+    def allowed(self):
+        return self.num_tokens
+
+    def advance(self, token_id):
+        self.num_tokens += 1
+
+
+FREE_FORM = SimpleNamespace(start=FakeMatcher)
+"""A grammar of anything."""
+
+
 class Engine:
     """A loop with its tracker and executor."""
 
@@ -86,13 +128,13 @@ class Engine:
             observer=self.tracker,
         )
 
-    def add(self, request_id, prompt, **fields):
+    def add(self, request_id, prompt, *, grammar=None, **fields):
         """Queue a request; its result appears in `tracker.finished`."""
         request = Request(RequestId(request_id), tuple(prompt), **fields)
         params = SamplingParams(temperature=0.0, n=request.n)
         (admitted,) = self.loop.apply(RequestArrived(request))
         assert isinstance(admitted, Admitted)
         self.tracker.track(
-            Submission(request, None, params, RowSampling(temperature=0.0), 0, False), admitted.sequence_ids
+            Submission(request, None, params, RowSampling(temperature=0.0), 0, False, grammar), admitted.sequence_ids
         )
         return request

@@ -2,6 +2,8 @@
 
 from collections import Counter, deque
 
+import numpy as np
+
 from nanofn.batch.step_output import StepOutput, TokenLogprobs
 from nanofn.config import Limits
 from nanofn.device.executor import NO_MASKS
@@ -19,13 +21,22 @@ def logprob_of(prompt, position):
     return -float(1000 * prompt[0] + position)
 
 
+def allowed_ids(mask):
+    """The ids that a mask allows."""
+    return np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist()
+
+
 class ScriptedExecutor:
-    """Samples `script(prompt, child, number)` as the output token of that number, and counts what it samples."""
+    """Samples `script(prompt, child, number)` as the output token of that number, and counts what it samples.
+
+    Under a mask it samples one of the allowed tokens, by that number.
+    """
 
     def __init__(self, script, fails_at=frozenset()):
         self.script = script
         self.fails_at = fails_at
-        self.num_calls = 0
+        self.num_calls = self.num_launches = 0
+        self.awaits_masks = None
         self.starts = {}
         self.results = deque()
         self.num_sampled = Counter()
@@ -35,15 +46,33 @@ class ScriptedExecutor:
         if self.num_calls in self.fails_at:
             raise MemoryError(f"call {self.num_calls}")
 
-    def launch(self, step_plan, starts, masks=NO_MASKS):
+    def launch(self, step_plan, starts, *, awaits_masks=False):
         self._count()
+        assert self.awaits_masks is None
+        self.num_launches += 1
         self.starts |= {start.row: start for start in starts}
+        if awaits_masks:
+            self.awaits_masks = step_plan
+        else:
+            self._sample(step_plan, NO_MASKS)
+
+    def sample(self, masks):
+        self._count()
+        assert not self.results, "masks depend on what is not collected"
+        step_plan, self.awaits_masks = self.awaits_masks, None
+        self._sample(step_plan, masks)
+
+    def _sample(self, step_plan, masks):
         tokens, logprobs = [], []
         for entry in step_plan.entries:
             if entry.samples:
                 start, position = self.starts[entry.row], entry.first_position + entry.num_tokens
                 prompt = start.token_ids[: start.num_prompt_tokens]
-                tokens.append(self.script(prompt, start.child, position - len(prompt)))
+                token_id = self.script(prompt, start.child, position - len(prompt))
+                if entry.row in masks:
+                    allowed = allowed_ids(masks[entry.row])
+                    token_id = allowed[token_id % len(allowed)]
+                tokens.append(token_id)
                 self.num_sampled[prompt, start.child] += 1
                 if start.sampling.logprobs is not None:
                     known = TokenLogprobs(tokens[-1], logprob_of(prompt, position), 1, ())
@@ -56,6 +85,7 @@ class ScriptedExecutor:
 
     def forget(self):
         self.results.clear()
+        self.awaits_masks = None
 
     def is_alive(self):
         return True
@@ -72,6 +102,7 @@ class Run:
         deltas: Every piece, if it streamed.
         num_sampled: (prompt, child) to the number of tokens sampled for it.
         num_calls: How often the executor was called.
+        num_launches: How often to launch a plan.
     """
 
     def __init__(
@@ -109,4 +140,5 @@ class Run:
             results = engine.take_finished(ids)
         self.outputs = [results[request_id] for request_id in sorted(results)]
         self.num_sampled, self.num_calls = executor.num_sampled, executor.num_calls
+        self.num_launches = executor.num_launches
         assert engine.loop.state.pool.num_free == limits.num_blocks

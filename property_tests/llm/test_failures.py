@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 
-from nanofn import LLM, SamplingParams
+from nanofn import LLM, SamplingParams, StructuredOutputsParams
 from nanofn.errors import EngineDeadError, LogitsError, StepError, UsageError
 from nanofn.event_log import read_log, replay
 from nanofn.state.invariants import violations
@@ -24,7 +24,7 @@ class Faulty:
 
     def __init__(self, real, wanted, error):
         self.real, self.wanted, self.error = real, wanted, error
-        self.num_calls = 0
+        self.num_calls = self.num_sampled = 0
         self.alive = True
 
     def _maybe(self, step_plan=None):
@@ -32,9 +32,14 @@ class Faulty:
         if self.wanted(self.num_calls, step_plan):
             raise self.error
 
-    def launch(self, step_plan, starts, masks):
+    def launch(self, step_plan, starts, *, awaits_masks=False):
         self._maybe(step_plan)
-        self.real.launch(step_plan, starts, masks)
+        self.real.launch(step_plan, starts, awaits_masks=awaits_masks)
+
+    def sample(self, masks):
+        self._maybe()
+        self.num_sampled += 1
+        self.real.sample(masks)
 
     def collect(self):
         output = self.real.collect()
@@ -70,19 +75,38 @@ def expected():
         return texts(llm.generate(PROMPTS, PARAMS))
 
 
-@pytest.mark.parametrize("depth", [1, 2, 3])
-def test_generate_survives_a_failure_at_any_executor_call(depth, expected):
-    """Out of memory once, at each launch and at each collect in turn: the results are as without it."""
+FORM = SamplingParams(temperature=0.0, max_tokens=6, structured_outputs=StructuredOutputsParams(regex="[a-d]{12}"))
+
+
+@pytest.mark.parametrize(
+    ("depth", "has_form", "is_fused"),
+    [
+        (1, True, False),
+        (2, False, False),
+        (2, True, False),
+        (3, False, False),
+        (3, True, False),
+        pytest.param(2, True, True, marks=pytest.mark.slow),
+    ],
+)
+def test_generate_survives_a_failure_at_any_executor_call(depth, has_form, is_fused, request):
+    """Out of memory once, at each launch, sampling and collect in turn: the results are as without it."""
+    params = [PARAMS[0], FORM, *PARAMS[2:]] if has_form else PARAMS
+    if is_fused:
+        request.getfixturevalue("fused")
     with LLM(depth=depth, **OPTIONS) as llm:
+        expected = texts(llm.generate(PROMPTS, params))
+        assert llm.reset_prefix_cache()
         executor = faulty(llm, lambda call, step_plan: False)
-        llm.generate(PROMPTS, PARAMS)
+        llm.generate(PROMPTS, params)
         num_calls = executor.num_calls
         assert num_calls > 20
+        assert (executor.num_sampled > 0) == has_form
         for failing in range(1, num_calls + 1):
             executor.num_calls = 0
             executor.wanted = lambda call, step_plan, failing=failing: call == failing
             assert llm.reset_prefix_cache()
-            assert texts(llm.generate(PROMPTS, PARAMS)) == expected
+            assert texts(llm.generate(PROMPTS, params)) == expected
             assert not violations(llm.state)
             assert llm.state.pool.num_free == OPTIONS["num_kv_blocks"]
 
@@ -197,11 +221,11 @@ from nanofn import LLM, SamplingParams
 
 class Crashing:
     def __init__(self, real): self.real, self.calls = real, 0
-    def launch(self, step_plan, starts, masks):
+    def launch(self, *plan, **options):
         self.calls += 1
         if self.calls == 6:
             os.kill(os.getpid(), signal.SIGKILL)
-        self.real.launch(step_plan, starts, masks)
+        self.real.launch(*plan, **options)
     def __getattr__(self, name): return getattr(self.real, name)
 
 llm = LLM(max_model_len=64, record=sys.argv[1])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from llm.fake import Engine
+from llm.fake import FREE_FORM, Engine
 from nanofn.config import Limits
 from nanofn.errors import StepError
 from nanofn.lab.shadow import EOS, expected_output
@@ -13,10 +13,20 @@ LIMITS = Limits(block_size=4, num_blocks=7, max_num_seqs=3, max_num_batched_toke
 WORK = {0: ((1, 2, 3), 9), 1: ((1,) * 10, 8), 2: ((2, 1), 5), 3: ((1,) * 9, 12)}
 
 
-def fill(engine):
+GRAMMARS = [(), (1,), (0, 1, 2, 3)]
+"""Which requests follow a grammar."""
+
+
+def fill(engine, structured=()):
     """Queue the standard four requests, which do not fit together."""
     return [
-        engine.add(number, prompt, max_tokens=max_tokens, stop_token_ids=(EOS,))
+        engine.add(
+            number,
+            prompt,
+            max_tokens=max_tokens,
+            stop_token_ids=(EOS,),
+            grammar=FREE_FORM if number in structured else None,
+        )
         for number, (prompt, max_tokens) in WORK.items()
     ]
 
@@ -44,25 +54,29 @@ def run(engine, max_steps=2_000):
     raise AssertionError("the work does not end")
 
 
+@pytest.mark.parametrize("structured", GRAMMARS)
 @pytest.mark.parametrize("depth", [1, 2, 3])
-def test_every_depth_gives_the_text_of_a_solo_run(depth):
-    """Steps in flight change nothing about what comes out."""
+def test_every_depth_gives_the_text_of_a_solo_run(depth, structured):
+    """Steps in flight change nothing about what comes out, and each mask is for all tokens so far."""
     engine = Engine(LIMITS, depth=depth)
-    requests = fill(engine)
+    requests = fill(engine, structured)
     run(engine)
     assert_right(engine, requests)
+    num_tokens = [len(engine.tracker.finished[number].outputs[0].token_ids) for number in structured]
+    assert engine.executor.num_masks >= sum(num_tokens)
 
 
+@pytest.mark.parametrize("structured", GRAMMARS)
 @pytest.mark.parametrize("depth", [1, 2, 3])
-def test_a_failure_at_any_executor_call_loses_no_request_and_no_text(depth):
-    """For every launch and every collect of the run: it raises once, the step names live requests, all end right."""
+def test_a_failure_at_any_executor_call_loses_no_request_and_no_text(depth, structured):
+    """For every launch, sampling and collect of the run: it raises once, the step names live requests, all end right."""
     reference = Engine(LIMITS, depth=depth)
-    fill(reference)
+    fill(reference, structured)
     run(reference)
     assert reference.executor.num_calls > 20
     for call in range(1, reference.executor.num_calls + 1):
         engine = Engine(LIMITS, depth=depth, fails_at={call})
-        requests = fill(engine)
+        requests = fill(engine, structured)
         assert run(engine) == 1
         assert_right(engine, requests)
 
@@ -77,11 +91,12 @@ def test_a_failed_step_names_its_live_requests():
     assert engine.loop.state.by_request.get(0) is not None
 
 
+@pytest.mark.parametrize("structured", GRAMMARS)
 @pytest.mark.parametrize("call", range(1, 12))
-def test_an_interrupt_inside_the_executor_leaves_the_engine_usable(call):
+def test_an_interrupt_inside_the_executor_leaves_the_engine_usable(call, structured):
     """Ctrl-C passes through as it is; stepping again goes on as after a failure."""
     engine = Engine(LIMITS, depth=2, fails_at={call}, error=KeyboardInterrupt)
-    requests = fill(engine)
+    requests = fill(engine, structured)
     with pytest.raises(KeyboardInterrupt):
         run(engine)
     run(engine)

@@ -57,7 +57,7 @@ def test_an_output_has_its_form(llm, name, temperature):
         assert is_right(name, output.text)
 
 
-@pytest.mark.parametrize(("depth", "is_fused"), [(1, False), (2, False), (3, False), (2, True)])
+@pytest.mark.parametrize(("depth", "is_fused"), [(1, False), (2, False), (3, False), (2, True), (3, True)])
 def test_forms_hold_beside_other_requests_and_under_preemption(depth, is_fused, request):
     """In a pool too small for all of them the tokens are those of a run alone."""
     if is_fused:

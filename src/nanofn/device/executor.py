@@ -7,6 +7,7 @@ from typing import Protocol
 
 import numpy as np
 import torch
+from attrs import frozen
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -33,25 +34,36 @@ NO_MASKS: Masks = MappingProxyType({})
 class Executor(Protocol):
     """What the loop needs of a device. Plans run in launch order, as on one stream; nothing else writes the K/V."""
 
-    def launch(self, step_plan: StepPlan, starts: Sequence[RowStart], masks: Masks = NO_MASKS) -> None:
+    def launch(self, step_plan: StepPlan, starts: Sequence[RowStart], *, awaits_masks: bool = False) -> None:
         """Queue a plan's work and return; rows that change owner are set up first.
 
         Args:
             step_plan: The plan.
             starts: Its started rows.
-            masks: For rows that follow a grammar, which ids it allows next.
+            awaits_masks: Whether to stop short of choosing tokens. The next plan comes after the call of `sample`.
 
         Raises:
             Exception: Nothing of this plan will have a result. Earlier plans' results are still to be had.
         """
         ...
 
+    def sample(self, masks: Masks) -> None:
+        """Queue the choice of tokens of the plan launched last, which awaits masks.
+
+        Args:
+            masks: For rows that follow a grammar, which ids it allows next. A row without one may get any id.
+
+        Raises:
+            Exception: As `launch` does.
+        """
+        ...
+
     def collect(self) -> StepOutput:
-        """Wait for the oldest launched plan; returns its results."""
+        """Wait for the oldest plan not yet collected, which awaits no masks; returns its results."""
         ...
 
     def forget(self) -> None:
-        """Drop the results of every plan not yet collected."""
+        """Drop the results of every plan not yet collected, and the plan that awaits masks."""
         ...
 
     def is_alive(self) -> bool:
@@ -61,6 +73,23 @@ class Executor(Protocol):
     def close(self) -> None:
         """Give all memory back. Nothing else may be called afterwards."""
         ...
+
+
+@frozen(eq=False)
+class _Forward:
+    """A plan whose tokens are yet to be chosen.
+
+    Attributes:
+        rows: Device rows of the entries that sample.
+        positions: [num_rows] int32. Positions of the tokens being sampled.
+        logits: [num_rows, vocab_size] fp32.
+        prompt_logprobs: Of prompts.
+    """
+
+    rows: list[Row]
+    positions: NDArray[np.int32]
+    logits: Tensor
+    prompt_logprobs: tuple[PromptReport, ...]
 
 
 class EagerExecutor:
@@ -75,11 +104,26 @@ class EagerExecutor:
         self._tables = allocate_tables(limits, device)
         self._kv_cache = allocate_kv_cache(config, limits.num_blocks, limits.block_size, dtype=dtype, device=device)
         self._rows = RowParams(self._tables, params.head.shape[0])
+        self._awaits_masks: _Forward | None = None
         self._results: deque[tuple[Tensor, SampledReport | None, tuple[PromptReport, ...]]] = deque()
 
     @torch.inference_mode()
-    def launch(self, step_plan: StepPlan, starts: Sequence[RowStart], masks: Masks = NO_MASKS) -> None:
-        """Run a plan; on a CPU it has run when this returns."""
+    def launch(self, step_plan: StepPlan, starts: Sequence[RowStart], *, awaits_masks: bool = False) -> None:
+        """Run a plan, or its part that needs no masks; on a CPU it has run when this returns."""
+        forwarded = self._forward(step_plan, starts)
+        if awaits_masks:
+            self._awaits_masks = forwarded
+        else:
+            self._sample(forwarded, NO_MASKS)
+
+    @torch.inference_mode()
+    def sample(self, masks: Masks) -> None:
+        """Choose tokens with masks."""
+        forwarded, self._awaits_masks = self._awaits_masks, None
+        assert forwarded is not None
+        self._sample(forwarded, masks)
+
+    def _forward(self, step_plan: StepPlan, starts: Sequence[RowStart]) -> _Forward:
         tables, batch = self._tables, build(step_plan)
         assert self._params is not None
         if starts:
@@ -90,19 +134,22 @@ class EagerExecutor:
         hidden = forward(self._params, inputs, self._kv_cache)
         sampling = torch.from_numpy(batch.sampling).to(hidden.device, torch.int64)
         rows = [step_plan.entries.row[place] for place in batch.sampling]
-        positions = inputs.seq_lens[sampling]
         logits = compute_logits(self._params, hidden[inputs.query_start_loc[sampling + 1] - 1])
         if bool(torch.isnan(logits).any()):
             raise LogitsError(
                 f"the model's logits are NaN for {int(torch.isnan(logits).any(dim=1).sum())} of {len(rows)} sequences; "
                 'check the weights, or use dtype="float32"'
             )
-        token_ids = self._rows.choose(logits, rows, batch.sampled_positions, masks)
-        tables.tokens[rows, positions] = token_ids.to(torch.int64)
+        return _Forward(rows, batch.sampled_positions, logits, self._prompt_logprobs(step_plan, hidden))
+
+    def _sample(self, forwarded: _Forward, masks: Masks) -> None:
+        rows, positions, logits = forwarded.rows, forwarded.positions, forwarded.logits
+        token_ids = self._rows.choose(logits, rows, positions, masks)
+        self._tables.tokens[rows, positions] = token_ids.to(torch.int64)
         report = None
         if self._rows.reports(rows):
             report = sampled_logprobs(logits, token_ids, range(len(rows)), [self._rows.of(row) for row in rows])
-        self._results.append((token_ids, report, self._prompt_logprobs(step_plan, hidden)))
+        self._results.append((token_ids, report, forwarded.prompt_logprobs))
 
     def _prompt_logprobs(self, step_plan: StepPlan, hidden: Tensor) -> tuple[PromptReport, ...]:
         assert self._params is not None
@@ -129,6 +176,7 @@ class EagerExecutor:
     def forget(self) -> None:
         """Drop uncollected results."""
         self._results.clear()
+        self._awaits_masks = None
 
     def is_alive(self) -> bool:
         """Wait for the device: a context that is lost says so at every call, a CPU has none to lose."""
@@ -142,5 +190,5 @@ class EagerExecutor:
     def close(self) -> None:
         """Drop weights, tables and cache."""
         self._params = None
-        self._results.clear()
+        self.forget()
         del self._rows, self._tables, self._kv_cache

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from attrs import frozen
+from numpy.typing import NDArray
 from torch import Tensor
 
 from nanofn.batch.build import StepBatch, build
@@ -29,9 +30,32 @@ from nanofn.model.layers import rms_norm
 from nanofn.model.params import ModelParams
 from nanofn.model.prefill import Layer, prefill_layer
 from nanofn.model.rotations import cos_sin_table
-from nanofn.request import TokenId
+from nanofn.request import Row, TokenId
 from nanofn.state.step_plan import StepPlan
 from nanofn_kernels.linear import linear
+
+
+@frozen(eq=False)
+class _Forward:
+    """A step whose tokens are yet to be chosen. Its logits stay where they are until the next step's forward.
+
+    Attributes:
+        slot: Where its tokens arrive.
+        rows: Device rows of the entries that sample.
+        positions: [num_rows] int32. Positions of the tokens being sampled.
+        logits: [size, vocab_size], padded like the staged entries.
+        places: Which of its outputs count: those of the entries that sample.
+        bucket: Whose decode step it is; None where it prefills.
+        prompt_logprobs: Of prompts.
+    """
+
+    slot: Slot
+    rows: list[Row]
+    positions: NDArray[np.int32]
+    logits: Tensor
+    places: slice | np.ndarray
+    bucket: Bucket | None
+    prompt_logprobs: tuple[PromptReport, ...] = ()
 
 
 @frozen(eq=False)
@@ -95,6 +119,7 @@ class FusedExecutor:
             self._prefills = PrefillGraphs(params, self._tables, self._kv_cache, self._cos_sin, limits, layer, pool)
         self._rows = RowParams(self._tables, params.head.shape[0])
         self._last: tuple[Bucket, bool] | None = None
+        self._awaits_masks: _Forward | None = None
         self._pending: deque[_Pending] = deque()
 
     def _bucket(self, size: int) -> Bucket:
@@ -119,19 +144,31 @@ class FusedExecutor:
         return next(size for size in self._sizes if size >= count)
 
     @torch.inference_mode()
-    def launch(self, step_plan: StepPlan, starts: Sequence[RowStart], masks: Masks = NO_MASKS) -> None:
-        """Queue a plan's work."""
+    def launch(self, step_plan: StepPlan, starts: Sequence[RowStart], *, awaits_masks: bool = False) -> None:
+        """Queue a plan's work, or its part that needs no masks."""
         with torch.cuda.stream(self._stream):
             batch, slot = build(step_plan), self._staging.next_slot()
             if starts:
                 start_rows(self._tables, starts)
                 self._rows.start(starts)
             if batch.only_decodes:
-                self._launch_decode(step_plan, batch, slot, bool(starts), masks)
+                forwarded = self._decode(step_plan, batch, slot, bool(starts))
             else:
-                self._launch_prefill(step_plan, batch, slot, masks)
+                forwarded = self._prefill(step_plan, batch, slot)
+            if awaits_masks:
+                self._awaits_masks = forwarded
+            else:
+                self._sample(forwarded, NO_MASKS)
 
-    def _launch_decode(self, step_plan: StepPlan, batch: StepBatch, slot: Slot, has_starts: bool, masks: Masks) -> None:
+    @torch.inference_mode()
+    def sample(self, masks: Masks) -> None:
+        """Queue the choice of tokens with masks."""
+        forwarded, self._awaits_masks = self._awaits_masks, None
+        assert forwarded is not None
+        with torch.cuda.stream(self._stream):
+            self._sample(forwarded, masks)
+
+    def _decode(self, step_plan: StepPlan, batch: StepBatch, slot: Slot, has_starts: bool) -> _Forward:
         """Decode: every entry is one token. Its logits are at the entry's place."""
         count = batch.entries.shape[1]
         size = self._size_of(count)
@@ -142,9 +179,9 @@ class FusedExecutor:
         self._staging.upload(slot, entries, size)
         logits = bucket.forward()
         places = slice(0, count) if len(batch.sampling) == count else batch.sampling
-        self._finish(step_plan, batch, slot, logits, places, masks, None, bucket)
+        return _Forward(slot, _sampled(step_plan, batch), batch.sampled_positions, logits, places, bucket)
 
-    def _launch_prefill(self, step_plan: StepPlan, batch: StepBatch, slot: Slot, masks: Masks) -> None:
+    def _prefill(self, step_plan: StepPlan, batch: StepBatch, slot: Slot) -> _Forward:
         """Prefill or mixed: only the entries that sample have logits."""
         assert self._params is not None
         params, config = self._params, self._params.config
@@ -161,24 +198,16 @@ class FusedExecutor:
         self._staging.upload(slot, entries, size)
         rows = hidden[send(np.pad(last, (0, size - len(sampling))), self._device)]
         logits = linear(rows, params.head, None, params.final_norm, eps=config.rms_norm_eps)
-        self._finish(step_plan, batch, slot, logits, slice(0, len(sampling)), masks, hidden, None)
+        sampled, places = _sampled(step_plan, batch), slice(0, len(sampling))
+        of_prompts = self._prompt_logprobs(step_plan, hidden)
+        return _Forward(slot, sampled, batch.sampled_positions, logits, places, None, of_prompts)
 
-    def _finish(
-        self,
-        step_plan: StepPlan,
-        batch: StepBatch,
-        slot: Slot,
-        logits: Tensor,
-        places: slice | np.ndarray,
-        masks: Masks,
-        hidden: Tensor | None,
-        bucket: Bucket | None,
-    ) -> None:
-        """Sample, and send the tokens back."""
+    def _sample(self, forwarded: _Forward, masks: Masks) -> None:
+        """Choose tokens, and send them back."""
+        logits, sampled, places, bucket = forwarded.logits, forwarded.rows, forwarded.places, forwarded.bucket
         size, rows = logits.shape[0], self._rows
-        sampled = [step_plan.entries.row[place] for place in batch.sampling]
         adjusted: Tensor | None = None
-        if masks or rows.adjusts(sampled, batch.sampled_positions):
+        if masks or rows.adjusts(sampled, forwarded.positions):
             entries, at = self._staging.entries_of(size), np.arange(size)[places].tolist()
             by_place = {place: masks[row] for place, row in zip(at, sampled, strict=True) if row in masks}
             adjusted = rows.adjusted(logits, entries[0], entries[1] + 1, by_place)
@@ -195,13 +224,12 @@ class FusedExecutor:
         if rows.reports(sampled):
             at = np.arange(size)[places].tolist()
             report = sampled_logprobs(logits, self._staging.device_output, at, [rows.of(row) for row in sampled])
-        of_prompts = self._prompt_logprobs(step_plan, hidden)
         # Last, because its event says that all copies of the step are through.
-        self._staging.download(slot, size)
-        self._pending.append(_Pending(slot, places, report, of_prompts))
+        self._staging.download(forwarded.slot, size)
+        self._pending.append(_Pending(forwarded.slot, places, report, forwarded.prompt_logprobs))
 
-    def _prompt_logprobs(self, step_plan: StepPlan, hidden: Tensor | None) -> tuple[PromptReport, ...]:
-        if hidden is None or self._rows.reported_prompts.isdisjoint(step_plan.entries.row):
+    def _prompt_logprobs(self, step_plan: StepPlan, hidden: Tensor) -> tuple[PromptReport, ...]:
+        if self._rows.reported_prompts.isdisjoint(step_plan.entries.row):
             return ()
         assert self._params is not None
         params, found, first = self._params, list[PromptReport | None](), 0
@@ -242,6 +270,7 @@ class FusedExecutor:
     def forget(self) -> None:
         """Drop uncollected results."""
         self._pending.clear()
+        self._awaits_masks = None
 
     def is_alive(self) -> bool:
         """Wait for the device: a context that is lost says so at every call, a CPU has none to lose."""
@@ -257,13 +286,18 @@ class FusedExecutor:
         if self._stream is not None:
             torch.cuda.synchronize(self._device)
         self._params = None
-        self._pending.clear()
+        self.forget()
         self._buckets.clear()
         self._last = None
         del self._rows, self._tables, self._kv_cache, self._cos_sin, self._staging, self._prefills
         if self._stream is not None:
             torch._C._cuda_clearCublasWorkspaces()  # noqa: SLF001  33 MiB a stream that nothing else gives back
             torch.cuda.empty_cache()
+
+
+def _sampled(step_plan: StepPlan, batch: StepBatch) -> list[Row]:
+    """Rows of the entries that sample."""
+    return [step_plan.entries.row[place] for place in batch.sampling]
 
 
 def _decode_entries(step_plan: StepPlan, batch: StepBatch, num_rows: int, *, with_blocks: bool) -> np.ndarray:

@@ -204,8 +204,6 @@ def _request(
         min_tokens=params.min_tokens,
         n=params.n,
         stop_token_ids=tuple(sorted(map(TokenId, stops))),
-        # What a grammar allows next is known only after the last token.
-        plans_ahead=params.structured_outputs is None,
         reads_prefix_cache=params.prompt_logprobs is None and not params.skip_reading_prefix_cache,
         arrival_us=now_us,
         priority=facts.priority,

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from nanofn.batch.row_start import RowStart
 from nanofn.batch.step_output import StepOutput
@@ -34,8 +34,12 @@ class Observer(Protocol):
         """Say what a started sequence's row must know."""
         ...
 
+    def awaits_masks(self, step_plan: StepPlan) -> bool:
+        """Tell whether any of a plan's rows that sample follows a grammar."""
+        ...
+
     def masks(self, step_plan: StepPlan) -> Masks:
-        """Say which ids a plan's rows may choose, where they follow a grammar."""
+        """Say which ids a plan's rows may choose, where they follow a grammar. All earlier plans are committed."""
         ...
 
     def read(self, output: StepOutput) -> None:
@@ -82,6 +86,8 @@ class Loop:
         self._policy_state = policy.init
         self._observer = observer
         self._record = record
+        # The plan launched last, while its tokens are not chosen: masks depend on the tokens of all earlier plans.
+        self._awaits_masks: StepPlan | None = None
         self._news: list[Effect] = []
         self._patience = patience(limits)
         self._steps_without_output = 0
@@ -106,17 +112,21 @@ class Loop:
             self._record(event, effects)
 
     def step(self) -> None:
-        """Launch until `depth` plans fly or nothing can be planned, then commit the oldest.
+        """Launch until `depth` plans fly, one awaits masks or nothing can be planned, then commit the oldest.
 
         Raises:
             StepError: The executor failed. That plan and all later ones are dropped, their sequences wait again.
         """
-        while self.has_unfinished and len(self.state.in_flight) < self.depth and self._launch():
+        while self._may_launch() and self._launch():
             pass
         if self.state.in_flight:
             self._commit()
+            self._sample()
         elif self.has_unfinished:
             self._sleep()
+
+    def _may_launch(self) -> bool:
+        return self.has_unfinished and len(self.state.in_flight) < self.depth and self._awaits_masks is None
 
     def _launch(self) -> bool:
         """Plan one step and launch it; False where nothing was planned."""
@@ -125,10 +135,27 @@ class Loop:
             return False
         self._steps_without_output += 1
         try:
-            self._executor.launch(step_plan, self._starts(step_plan), self._observer.masks(step_plan))
+            awaits_masks = self._observer.awaits_masks(step_plan)
+            self._executor.launch(step_plan, self._starts(step_plan), awaits_masks=awaits_masks)
         except BaseException as error:  # noqa: BLE001  Ctrl-C too must leave state and executor in step
             self._fail(step_plan.plan_id, error)
+        if awaits_masks:
+            self._awaits_masks = step_plan
+            self._sample()
         return True
+
+    def _sample(self) -> None:
+        """Have the tokens chosen of the plan that awaits masks, if there is one and all earlier ones are committed."""
+        step_plan = self._awaits_masks
+        if step_plan is None or len(self.state.in_flight) > 1:
+            return
+        assert step_plan.plan_id is not None
+        self._awaits_masks = None
+        try:
+            self._executor.sample(self._observer.masks(step_plan))
+        except BaseException as error:  # noqa: BLE001  as above
+            self._executor.forget()
+            self._fail(step_plan.plan_id, error)
 
     def _plan(self) -> StepPlan:
         """Let the policy decide and plan that; the guard steps in where the policy fails or leaves no way on."""
@@ -176,13 +203,13 @@ class Loop:
         except BaseException as error:  # noqa: BLE001  as above
             self._executor.forget()
             self._fail(plan_id, error)
-            return
         self._observer.read(output)
         effects = self.apply(StepCompleted(plan_id, StepResult(output.token_ids, now_us())))
         if any(isinstance(effect, TokensCommitted) for effect in effects):
             self._steps_without_output = 0
 
-    def _fail(self, plan_id: PlanId, error: BaseException) -> None:
+    def _fail(self, plan_id: PlanId, error: BaseException) -> NoReturn:
+        self._awaits_masks = None
         dropped = [step_plan for step_plan in self.state.in_flight if (step_plan.plan_id or 0) >= plan_id]
         self.apply(StepFailed(plan_id))
         if not isinstance(error, Exception):

@@ -7,12 +7,12 @@ from attrs import Factory, define, frozen
 from nanofn.batch.row_sampling import RowSampling
 from nanofn.batch.row_start import RowStart
 from nanofn.batch.step_output import StepOutput, TokenLogprobs
-from nanofn.device.executor import NO_MASKS, Masks
+from nanofn.device.executor import Masks
 from nanofn.llm.clock import now_us
 from nanofn.llm.completion import Completion, reported
 from nanofn.llm.output import Logprob, RequestMetrics, RequestOutput, TextDelta
 from nanofn.llm.summary import Tally
-from nanofn.request import Request, RequestId, SequenceId, TokenId
+from nanofn.request import Request, RequestId, Row, SequenceId, TokenId
 from nanofn.sampling.params import SamplingParams
 from nanofn.state.effects import Finished, Preempted, Started, TokensCommitted
 from nanofn.state.engine_state import EngineState
@@ -117,13 +117,19 @@ class Tracker:
             child=completion.index,
         )
 
+    def awaits_masks(self, step_plan: StepPlan) -> bool:
+        """Tell whether any row that samples follows a grammar."""
+        return bool(self._matchers) and bool(self._followers(step_plan))
+
     def masks(self, step_plan: StepPlan) -> Masks:
-        """Say which ids may come next where an output follows a grammar."""
-        if not self._matchers:
-            return NO_MASKS
+        """Say which ids may come next where an output follows a grammar. What comes after its end is dropped anyway."""
+        followers = self._followers(step_plan)
+        return {row: matcher.allowed() for row, matcher in followers.items() if not matcher.is_over}
+
+    def _followers(self, step_plan: StepPlan) -> dict[Row, Matcher]:
         entries = step_plan.entries
-        wanted = zip(entries.sequence_id, entries.row, entries.samples, strict=True)
-        return {row: self._matchers[key].allowed() for key, row, samples in wanted if samples and key in self._matchers}
+        sampled = zip(entries.sequence_id, entries.row, entries.samples, strict=True)
+        return {row: self._matchers[key] for key, row, samples in sampled if samples and key in self._matchers}
 
     def read(self, output: StepOutput) -> None:
         """Take log-probabilities; those of tokens that are not committed next are dropped."""
