@@ -4,6 +4,7 @@ import numpy as np
 from attrs import frozen
 from numpy.typing import NDArray
 
+from nanofn.request import Row
 from nanofn.state.step_plan import StepPlan
 
 
@@ -34,6 +35,12 @@ class StepBatch:
         """[num_samples] int32: position of the token that each entry of `sampling` samples."""
         positions: NDArray[np.int32] = self.entries[1] + self.entries[2]
         return positions[self.sampling]
+
+    @property
+    def sampled_rows(self) -> list[Row]:
+        """Device row of each entry of `sampling`."""
+        rows: list[Row] = self.entries[0, self.sampling].tolist()
+        return rows
 
     @property
     def only_decodes(self) -> bool:

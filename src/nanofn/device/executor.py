@@ -133,14 +133,13 @@ class EagerExecutor:
         inputs = gather_inputs(tables, batch, self._block_size)
         hidden = forward(self._params, inputs, self._kv_cache)
         sampling = torch.from_numpy(batch.sampling).to(hidden.device, torch.int64)
-        rows = [step_plan.entries.row[place] for place in batch.sampling]
         logits = compute_logits(self._params, hidden[inputs.query_start_loc[sampling + 1] - 1])
         if bool(torch.isnan(logits).any()):
             raise LogitsError(
-                f"the model's logits are NaN for {int(torch.isnan(logits).any(dim=1).sum())} of {len(rows)} sequences; "
+                f"the model's logits are NaN for {int(torch.isnan(logits).any(dim=1).sum())} of {len(sampling)} sequences; "
                 'check the weights, or use dtype="float32"'
             )
-        return _Forward(rows, batch.sampled_positions, logits, self._prompt_logprobs(step_plan, hidden))
+        return _Forward(batch.sampled_rows, batch.sampled_positions, logits, self._prompt_logprobs(step_plan, hidden))
 
     def _sample(self, forwarded: _Forward, masks: Masks) -> None:
         rows, positions, logits = forwarded.rows, forwarded.positions, forwarded.logits

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nanofn.batch.build import StepBatch, build
+from nanofn.batch.device_entries import decode_entries, sampling_entries
 from nanofn.batch.row_start import RowStart
 from nanofn.batch.step_output import StepOutput
 from nanofn.config import Limits
@@ -152,7 +153,7 @@ class FusedExecutor:
                 start_rows(self._tables, starts)
                 self._rows.start(starts)
             if batch.only_decodes:
-                forwarded = self._decode(step_plan, batch, slot, bool(starts))
+                forwarded = self._decode(batch, slot, bool(starts))
             else:
                 forwarded = self._prefill(step_plan, batch, slot)
             if awaits_masks:
@@ -168,18 +169,18 @@ class FusedExecutor:
         with torch.cuda.stream(self._stream):
             self._sample(forwarded, masks)
 
-    def _decode(self, step_plan: StepPlan, batch: StepBatch, slot: Slot, has_starts: bool) -> _Forward:
+    def _decode(self, batch: StepBatch, slot: Slot, has_starts: bool) -> _Forward:
         """Decode: every entry is one token. Its logits are at the entry's place."""
         count = batch.entries.shape[1]
         size = self._size_of(count)
-        entries = _decode_entries(step_plan, batch, self._limits.max_num_seqs, with_blocks=not has_starts)
+        entries = decode_entries(batch, self._limits.max_num_seqs, with_blocks=not has_starts)
         if has_starts:
             extend_block_tables(self._tables, batch.new_blocks)
         bucket = self._bucket(size)
         self._staging.upload(slot, entries, size)
         logits = bucket.forward()
         places = slice(0, count) if len(batch.sampling) == count else batch.sampling
-        return _Forward(slot, _sampled(step_plan, batch), batch.sampled_positions, logits, places, bucket)
+        return _Forward(slot, batch.sampled_rows, batch.sampled_positions, logits, places, bucket)
 
     def _prefill(self, step_plan: StepPlan, batch: StepBatch, slot: Slot) -> _Forward:
         """Prefill or mixed: only the entries that sample have logits."""
@@ -192,15 +193,11 @@ class FusedExecutor:
         last = np.cumsum(batch.entries[2])[sampling] - 1
         # Padded like a decode step, so that head and sampler run in shapes that are compiled already.
         size = self._size_of(len(sampling))
-        entries = np.full((5, len(sampling)), -1, dtype=np.int32)
-        entries[0], entries[4] = batch.entries[0, sampling], 1
-        entries[1] = batch.entries[1, sampling] + batch.entries[2, sampling] - 1
-        self._staging.upload(slot, entries, size)
+        self._staging.upload(slot, sampling_entries(batch), size)
         rows = hidden[send(np.pad(last, (0, size - len(sampling))), self._device)]
         logits = linear(rows, params.head, None, params.final_norm, eps=config.rms_norm_eps)
-        sampled, places = _sampled(step_plan, batch), slice(0, len(sampling))
-        of_prompts = self._prompt_logprobs(step_plan, hidden)
-        return _Forward(slot, sampled, batch.sampled_positions, logits, places, None, of_prompts)
+        places, of_prompts = slice(0, len(sampling)), self._prompt_logprobs(step_plan, hidden)
+        return _Forward(slot, batch.sampled_rows, batch.sampled_positions, logits, places, None, of_prompts)
 
     def _sample(self, forwarded: _Forward, masks: Masks) -> None:
         """Choose tokens, and send them back."""
@@ -293,21 +290,3 @@ class FusedExecutor:
         if self._stream is not None:
             torch._C._cuda_clearCublasWorkspaces()  # noqa: SLF001  33 MiB a stream that nothing else gives back
             torch.cuda.empty_cache()
-
-
-def _sampled(step_plan: StepPlan, batch: StepBatch) -> list[Row]:
-    """Rows of the entries that sample."""
-    return [step_plan.entries.row[place] for place in batch.sampling]
-
-
-def _decode_entries(step_plan: StepPlan, batch: StepBatch, num_rows: int, *, with_blocks: bool) -> np.ndarray:
-    """Spell a decode step's entries out, with the at most one block that each of them gets."""
-    count = batch.entries.shape[1]
-    entries = np.full((5, count), -1, dtype=np.int32)
-    entries[:2] = batch.entries[:2]
-    entries[4] = step_plan.entries.samples
-    if with_blocks and batch.new_blocks.shape[1]:
-        place = np.empty(num_rows, dtype=np.int64)
-        place[batch.entries[0]] = np.arange(count)
-        entries[2:4, place[batch.new_blocks[0]]] = batch.new_blocks[1:]
-    return entries
