@@ -297,11 +297,6 @@ def test_decodes_wait_for_their_last_result() -> None:
         assert planned(run.step(grants((0, 1), (1, 1)))) == {0: (position, 1), 1: (position, 1)}
     assert planned(run.step(grants((0, 1), (1, 1)))) == {1: (5, 1)}
     assert planned(run.step(grants((0, 1), (1, 1)))) == {}
-    run = work(request(0, 3), request(1, 3, plans_ahead=False))
-    run.step(grants(0, 1))
-    run.deliver()
-    assert planned(run.step(grants((0, 1), (1, 1)))) == {0: (3, 1), 1: (3, 1)}
-    assert planned(run.step(grants((0, 1), (1, 1)))) == {0: (4, 1)}
 
 
 def test_of_three_victims_the_one_that_frees_nothing_stays() -> None:
@@ -410,17 +405,6 @@ def test_an_ended_sequence_awaits_its_result() -> None:
     run.deliver()
     assert run.endings == {0: ("length", 2)}
     assert run.executor.num_computed == 3 + 2 - 1
-
-
-def test_a_grammar_needs_the_real_last_token() -> None:
-    """A request that does not plan ahead is planned again only after its result, and may prefill in chunks."""
-    run = work(request(0, 6, plans_ahead=False))
-    assert planned(run.step(grants((0, 3)))) == {0: (0, 3)}
-    assert planned(run.step(grants(0))) == {0: (3, 3)}
-    assert refusals(run.step(grants(0))) == {0: "awaits_result"}
-    run.deliver()
-    run.deliver()
-    assert planned(run.step(grants(0))) == {0: (6, 1)}
 
 
 def test_a_preempted_sequence_waits_for_its_results() -> None:

@@ -54,17 +54,16 @@ def test_a_memo_renumbers_its_members_once_five_have_gone(ends) -> None:
         assert running.steady.cohort.grants == tuple([(each, 1) for each in running.sequence_id])
 
 
-@given(st.lists(st.tuples(st.integers(0, 6), st.booleans()), max_size=4))
+@given(st.lists(st.integers(0, 6), max_size=4))
 def test_the_column_of_remaining_tokens_is_that_of_the_records(facts) -> None:
     """Known tokens that are not computed, else a placeholder where one may be planned, else nothing."""
     records = [
         evolve(
             sequence(number, num_computed_tokens=computed),
-            request=request(number, 3, plans_ahead=plans_ahead),
             num_tokens=min(computed + 1, 5) if number % 2 else 4,
             max_num_tokens=7,
         )
-        for number, (computed, plans_ahead) in enumerate(facts)
+        for number, computed in enumerate(facts)
     ]
     column = Running().append(records).columns.num_remaining_tokens
     assert column == tuple([record.num_remaining_tokens for record in records])
@@ -72,12 +71,10 @@ def test_the_column_of_remaining_tokens_is_that_of_the_records(facts) -> None:
 
 
 def test_decodes_are_one_token_each_that_can_be_planned() -> None:
-    """One grant each; None with a prefill, a final placeholder, or a sequence that needs its last token first."""
+    """One grant each; None with a prefill or a final placeholder."""
     decoding = sequence(0, num_computed_tokens=2)
     assert Running().decodes == ()
     assert Running().append([decoding, sequence(1, num_computed_tokens=7)]).decodes == ((0, 1), (1, 1))
     prefilling, awaiting = sequence(1, num_computed_tokens=1), sequence(1, num_computed_tokens=8)
-    careful = evolve(decoding, request=request(1, 3, plans_ahead=False), num_computed_tokens=3)
-    assert Running().append([evolve(careful, num_computed_tokens=2)]).decodes == ((0, 1),)
-    for other in (prefilling, awaiting, careful):
+    for other in (prefilling, awaiting):
         assert Running().append([decoding, other]).decodes is None

@@ -82,17 +82,6 @@ def test_a_steady_step_hands_on_what_it_knows(monkeypatch) -> None:
         run.deliver()
 
 
-def test_what_needs_its_last_token_is_steady_as_well(monkeypatch) -> None:
-    """With one plan in flight at a time the real token is there: sequences under a grammar take the short way too."""
-    run = work(request(0, 1, plans_ahead=False), request(1, 1, plans_ahead=False))
-    for _ in range(2):
-        run.step(grants((0, 1), (1, 1)))
-        run.deliver()
-    monkeypatch.setattr(plan_module, "plan_decodes", None)
-    run.step(grants((0, 1), (1, 1)))
-    run.deliver()
-
-
 def test_decodes_without_a_memo_are_committed_at_once() -> None:
     """Those from the first entry on, as far as each decoded one token."""
     run = decoding()

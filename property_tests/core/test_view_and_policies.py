@@ -104,12 +104,11 @@ def test_one_token_left_is_no_prefill() -> None:
 
 def test_nothing_is_left_for_one_that_awaits_its_last_result() -> None:
     """Its record, its view and its prospect say so."""
-    run = work(request(0, 3, max_tokens=1), request(1, 3, plans_ahead=False))
-    run.step(grants(0, 1))
-    for place in (0, 1):
-        seen = view(run.state, 0).running[place]
-        assert run.state.running[place].num_remaining_tokens == seen.num_remaining_tokens == 0
-        assert seen.prospect().num_tokens == 0
+    run = work(request(0, 3, max_tokens=1))
+    run.step(grants(0))
+    seen = view(run.state, 0).running[0]
+    assert run.state.running[0].num_remaining_tokens == seen.num_remaining_tokens == 0
+    assert seen.prospect().num_tokens == 0
 
 
 def test_a_prospect_tells_what_a_grant_would_do() -> None:

@@ -135,15 +135,13 @@ def test_a_holder_of_two_prefixes_is_told_with_all_that_came_before() -> None:
     assert says(with_holders(state, holders), "[11] hold another prefix")
 
 
-def steady(**facts):
+def steady():
     """Two that decode together, two plans ahead: the second one ends first, they have stop tokens."""
-    defaults = {"stop_token_ids": (70, 71)}
-    run = work(request(0, 5, 9), request(1, 6, 7, **defaults | facts), num_blocks=12, max_model_len=30)
+    run = work(request(0, 5, 9), request(1, 6, 7, stop_token_ids=(70, 71)), num_blocks=12, max_model_len=30)
     run.step(grants(0, 1))
     run.deliver()
     run.step(grants((0, 1), (1, 1)))
-    if not facts:
-        run.step(grants((0, 1), (1, 1)))
+    run.step(grants((0, 1), (1, 1)))
     assert run.state.running.steady is not None
     assert not violations(run.state)
     return run.state
@@ -192,13 +190,6 @@ def memo_kept(state, **columns):
 def test_what_a_memo_says_wrongly_is_told(words: str) -> None:
     """One part of it at a time."""
     assert says(MEMOS[words](steady()), words)
-
-
-def test_a_memo_that_plans_ahead_is_told_if_one_sequence_does_not() -> None:
-    """One of two is enough; a memo that does not plan ahead is never wrong."""
-    state = steady(plans_ahead=False)
-    assert says(with_memo(state, {"plans_ahead": True}), "that does not plan ahead")
-    assert not violations(with_memo(steady(), {"plans_ahead": False}))
 
 
 def told(before, event, after, *effects):

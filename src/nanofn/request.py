@@ -46,7 +46,6 @@ class Request:
         stop_token_ids: Ids that end a sequence, EOS included unless the caller ignores it.
         cache_keys: Typed (kind, value) pairs that a cached prefix must share, such as ("salt", "tenant-7").
         reads_prefix_cache: False where every prompt position must be computed (prompt logprobs).
-        plans_ahead: False where a step needs the real last token first (grammar masks).
         arrival_us: When it arrived, in microseconds of the loop's clock. Copied, never compared.
         priority: For policies; the core ignores it, as it does all that follow.
         client: Whom to account the service to.
@@ -64,7 +63,6 @@ class Request:
     stop_token_ids: tuple[TokenId, ...] = ()
     cache_keys: tuple[tuple[str, str], ...] = ()
     reads_prefix_cache: bool = True
-    plans_ahead: bool = True
     arrival_us: int = 0
     priority: int = 0
     client: str = ""

@@ -78,7 +78,7 @@ def _twins(state: EngineState, waiting: list[Sequence]) -> dict[SequenceId, Sequ
         if each.sequence_id in in_flight or each.request.n > 1:
             continue
         request = each.request
-        facts = (request.stop_token_ids, request.cache_keys, request.reads_prefix_cache, request.plans_ahead)
+        facts = (request.stop_token_ids, request.cache_keys, request.reads_prefix_cache)
         alike = (each.num_prompt_tokens, each.num_tokens, each.max_num_tokens, each.chain, each.tail, *facts)
         if alike in last:
             found[each.sequence_id] = last[alike]

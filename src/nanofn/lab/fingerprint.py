@@ -31,7 +31,6 @@ def facts_for_core(each: Sequence, tokens: tuple[int, ...]) -> Facts:
         request.stop_token_ids,
         request.cache_keys,
         request.reads_prefix_cache,
-        request.plans_ahead,
         each.child,
     )
 

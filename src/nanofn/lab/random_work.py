@@ -42,7 +42,6 @@ def random_request(random: Random, request_id: int, max_model_len: int) -> Reque
         stop_token_ids=random.choice([(), (EOS,)]),
         cache_keys=random.choice([(), (), (("salt", "a"),), (("adapter", "a"),)]),
         reads_prefix_cache=random.random() < 0.9,
-        plans_ahead=random.random() < 0.8,
         priority=request_id % 3,
         client="ab"[request_id % 2],
     )

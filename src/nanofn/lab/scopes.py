@@ -34,11 +34,8 @@ SMALL: Mapping[str, Scope] = MappingProxyType(
         "sharing": Scope(_limits(1, 3, 2, 3, 4, shares=True), (_request(1, out=2), _request(1, 2, out=2)), 2),
         "children": Scope(_limits(1, 4, 2, 4, 4, shares=True), (_request(1, out=2, n=2),), 2, has_failures=True),
         "depth 2": Scope(_limits(1, 3, 2, 3, 4, shares=True), (_request(1, out=2), _request(1, 1, out=1)), 2, depth=2),
-        "grammar": Scope(
-            _limits(1, 3, 2, 2, 4),
-            (_request(1, out=2, plans_ahead=False), _request(1, 1, out=2, min_tokens=2)),
-            2,
-            depth=2,
+        "min_tokens": Scope(
+            _limits(1, 3, 2, 2, 4), (_request(1, out=2), _request(1, 1, out=2, min_tokens=2)), 2, depth=2
         ),
     }
 )

@@ -41,7 +41,6 @@ def requests(request_id: int = 0) -> st.SearchStrategy[Request]:
         stop_token_ids=st.sampled_from([(), (EOS,)]),
         cache_keys=st.sampled_from([(), (("salt", "a"),)]),
         reads_prefix_cache=st.booleans(),
-        plans_ahead=st.booleans(),
         priority=st.integers(0, 2),
         client=st.sampled_from(["a", "b"]),
     )

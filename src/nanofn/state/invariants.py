@@ -202,8 +202,8 @@ def _memo_says_what_is_so(state: EngineState) -> Iterator[str]:
     if left[cohort.first_to_end] != min(left):
         yield f"place {cohort.first_to_end} is not the first to end of {left}"
     needs = {token_id for request in columns.request for token_id in request.stop_token_ids}
-    if not needs <= cohort.stop_token_ids or (cohort.plans_ahead and not all(r.plans_ahead for r in columns.request)):
-        yield "the memo overlooks a stop token, or a sequence that does not plan ahead"
+    if not needs <= cohort.stop_token_ids:
+        yield "the memo overlooks a stop token"
     for rest in range(size):
         places = tuple([place for place, count in enumerate(columns.num_tokens) if count % size == rest])
         if steady.places_with(rest, size) != places:

@@ -94,13 +94,8 @@ class Columns(NamedTuple):
         left = tuple(map(sub, self.num_tokens, self.num_computed_tokens))
         if min(left, default=1) > 0:
             return left
-        may_go_on = [
-            computed + 1 < longest and request.plans_ahead
-            for computed, longest, request in zip(
-                self.num_computed_tokens, self.max_num_tokens, self.request, strict=True
-            )
-        ]
-        return tuple([count if count > 0 else int(may) for count, may in zip(left, may_go_on, strict=True)])
+        longest = zip(left, self.num_computed_tokens, self.max_num_tokens, strict=True)
+        return tuple([count if count > 0 else int(computed + 1 < most) for count, computed, most in longest])
 
     @property
     def first_to_end(self) -> int:
@@ -156,7 +151,6 @@ class Running:
         cohort = Cohort(
             grants,
             frozenset(chain.from_iterable(stop_token_ids)),
-            all(request.plans_ahead for request in columns.request),
             columns.first_to_end,
             MappingProxyType({rest: tuple(places) for rest, places in members.items()}),
         )

@@ -71,11 +71,9 @@ class Sequence:
     def awaits_result(self) -> bool:
         """Whether nothing can be planned for it before a plan in flight is committed.
 
-        True where a placeholder stands and it already reaches the final length, or the next step needs the real token.
+        True where a placeholder stands and it already reaches the final length.
         """
-        return self.num_computed_tokens >= self.num_tokens and (
-            self.num_computed_tokens + 1 >= self.max_num_tokens or not self.request.plans_ahead
-        )
+        return self.num_computed_tokens >= max(self.num_tokens, self.max_num_tokens - 1)
 
     @property
     def num_remaining_tokens(self) -> int:

@@ -24,7 +24,6 @@ class Cohort:
     Attributes:
         grants: One token for each, in admission order.
         stop_token_ids: Every token id that ends one of them; others may be among them.
-        plans_ahead: True only if all of them may be planned before their last token is known.
         first_to_end: Place of the one that reaches its final length first.
         members: Number of tokens beyond full blocks, to the places of those that had so many when it was formed.
         gone: Places then of those that have ended since, ascending.
@@ -32,7 +31,6 @@ class Cohort:
 
     grants: tuple[tuple[SequenceId, int], ...]
     stop_token_ids: frozenset[TokenId]
-    plans_ahead: bool
     first_to_end: int
     members: Mapping[int, tuple[int, ...]]
     gone: tuple[int, ...] = ()
@@ -56,7 +54,7 @@ class Steady(NamedTuple):
         if not self.plans:
             return True
         place = self.cohort.first_to_end
-        return max_num_tokens[place] - num_tokens[place] > len(self.plans) and self.cohort.plans_ahead
+        return max_num_tokens[place] - num_tokens[place] > len(self.plans)
 
     def places_with(self, num_rest: int, block_size: int) -> tuple[int, ...]:
         """Find those that have so many tokens beyond full blocks now, modulo the block size."""
@@ -75,7 +73,7 @@ class Steady(NamedTuple):
         gone, groups = tuple(sorted([*cohort.gone, *members])), cohort.members
         if len(gone) > _MAX_GONE:
             gone, groups = (), _renumbered(groups, gone)
-        left = Cohort(tuple(grants), cohort.stop_token_ids, cohort.plans_ahead, first_to_end, groups, gone)
+        left = Cohort(tuple(grants), cohort.stop_token_ids, first_to_end, groups, gone)
         return Steady(left, self.num_tokens, self.plans)
 
 
