@@ -93,8 +93,9 @@ def assemble(options: EngineOptions) -> Parts:
     reads_back = is_mixture and checkpoint.params.embedding.dtype == torch.float32
     captures = is_fused and not options.enforce_eager and not reads_back
     # Most of a mixture is products by group, which a compiler does not touch.
-    layer = compiled_layer() if captures and not is_mixture else prefill_layer
     params = checkpoint.params
+    kind = checkpoint.config, params.embedding.dtype, options.block_size
+    layer = compiled_layer(kind) if captures and not is_mixture else prefill_layer
     with room_on(device):
         available = (
             _bytes_beside_steps(options, checkpoint, device, layer, captures=captures)

@@ -77,7 +77,9 @@ def _yarn_ramp(config: ModelConfig, scaling: YarnScaling) -> Tensor:
     first, last = max(first, 0), min(last, config.head_dim - 1)
     if first == last:
         last += 0.001
-    return ((torch.arange(config.head_dim // 2, dtype=torch.float32, device="cpu") - first) / (last - first)).clamp(0, 1)
+    return ((torch.arange(config.head_dim // 2, dtype=torch.float32, device="cpu") - first) / (last - first)).clamp(
+        0, 1
+    )
 
 
 def _yarn_attention_factor(scaling: YarnScaling) -> float:
