@@ -76,7 +76,10 @@ def jit(function: Callable[..., Any]) -> Any:
 
 @contextmanager
 def compiled_in_background(num_threads: int, device: torch.device) -> Iterator[None]:
-    """Compile and load kernels in threads: a launch of one that is not ready waits for it, and leaving waits for all."""
+    """Compile and load kernels in threads: a launch of one that is not ready waits for it, and leaving waits for all.
+
+    Whoever leaves by an error, Ctrl-C included, waits for none: what has begun goes on, for the next one who asks.
+    """
 
     class Mode(triton.AsyncCompileMode):
         def submit(self, key: Any, compile_fn: Callable[[], Any], finalize_fn: Any) -> Any:
@@ -88,8 +91,19 @@ def compiled_in_background(num_threads: int, device: torch.device) -> Iterator[N
 
             return super().submit(key, load, finalize_fn)
 
-    with ThreadPoolExecutor(num_threads) as pool, Mode(pool):
-        yield
+        def __exit__(self, exc_type: object, exc_value: object, traceback: object) -> None:
+            # Triton's own stays in the mode when a compilation failed, and then no engine can be made any more.
+            self.raw_futures = []
+            super().__exit__(exc_type, exc_value, traceback)
+            for kernel in self.future_kernels.values() if exc_type is None else ():
+                kernel.result()
+
+    pool = ThreadPoolExecutor(num_threads)
+    try:
+        with Mode(pool):
+            yield
+    finally:
+        pool.shutdown(wait=False)
 
 
 @contextmanager

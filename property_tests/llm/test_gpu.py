@@ -69,6 +69,19 @@ def test_nothing_is_left_after_close():
     assert (torch.cuda.memory_allocated(), torch.cuda.memory_reserved()) <= before
 
 
+def test_closing_one_engine_leaves_the_graphs_of_another_whole():
+    """What the closed one gave back is written over; the other's replays read none of it."""
+    with LLM(device="cuda", gpu_memory_utilization=0.3) as llm:
+        expected = [output.outputs[0].token_ids for output in llm.generate(PROMPTS, GREEDY)]
+        other = LLM(device="cuda", gpu_memory_utilization=0.6)
+        other.generate(PROMPTS, GREEDY)
+        other.close()
+        free = torch.cuda.mem_get_info()[0]
+        overwritten = torch.full((free // 2,), 255, dtype=torch.uint8, device="cuda")
+        assert [output.outputs[0].token_ids for output in llm.generate(PROMPTS, GREEDY)] == expected
+        del overwritten
+
+
 def test_what_others_hold_is_left_to_them():
     """A pool is sized by what is free: somebody else's memory counts against the share, and an impossible share is named."""
     free, total = torch.cuda.mem_get_info()

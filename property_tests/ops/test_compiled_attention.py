@@ -27,7 +27,7 @@ RECORDED = {
     "decode 64 page 16": Recorded(168, 38, 48, 32),
     "decode 16 page 16": Recorded(128, 134, 80, 32),
     "decode 16 group 4": Recorded(128, 134, 80, 32),
-    "decode 8": Recorded(216, 38, 48, 32),
+    "decode 8": Recorded(216, 70, 48, 32),
     "decode 1 pdl": Recorded(168, 70, 48, 32),
     "decode 1 group 4": Recorded(168, 70, 48, 32),
     "decode 64 split 256": Recorded(168, 70, 48, 32),

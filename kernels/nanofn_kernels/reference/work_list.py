@@ -59,6 +59,6 @@ def work_list(
     found.sort(key=lambda item: (not item[2], 0 if item[2] else item[1][1] - item[1][2]))
     count.fill_(len(found))
     for place, (row, item, _) in enumerate(found[: items.shape[0]]):
-        items[place] = torch.tensor(item, dtype=torch.int32)
+        items[place] = torch.tensor(item, dtype=torch.int32, device=items.device)
         ids = block_table[row, item[1] // block_size : cdiv(item[2], block_size)]
         blocks[place, : ids.shape[0]] = ids

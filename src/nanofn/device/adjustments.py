@@ -44,7 +44,7 @@ class Adjustments:
         self._device = tables.tokens.device
         num_rows = len(tables.tokens) + 1
         self._rules = torch.zeros((num_rows, len(RULE_FIELDS)), dtype=torch.int32, device=self._device)
-        self._penalties = torch.zeros((num_rows, len(PENALTY_FIELDS)), device=self._device)
+        self._penalties = torch.zeros((num_rows, len(PENALTY_FIELDS)), dtype=torch.float32, device=self._device)
         self._num_counted = torch.zeros(num_rows, dtype=torch.int32, device=self._device)
         self._marks = self._table(torch.uint8, 0)
         self._counts = self._table(torch.int32, 0)

@@ -9,6 +9,7 @@ from attrs import frozen
 from torch import Tensor
 
 from nanofn.config import blocks_for
+from nanofn.device.capture import capture
 from nanofn.device.sampler import sample_entries
 from nanofn.device.staging import Staging
 from nanofn.device.tables import DeviceTables
@@ -108,7 +109,4 @@ def _capture(work: Callable[[], object], pool: Any) -> "torch.cuda.CUDAGraph":
     """Run once, so that every kernel is compiled and every library awake, then capture."""
     work()
     torch.cuda.current_stream().synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=pool, stream=torch.cuda.current_stream()):
-        work()
-    return graph
+    return capture(work, pool)[0]

@@ -5,6 +5,7 @@ The same code runs without graphs (`enforce_eager`), and on a CPU, where the ops
 
 from collections import deque
 from collections.abc import Sequence
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -76,6 +77,10 @@ class _Pending:
     prompt_logprobs: tuple[PromptReport, ...]
 
 
+_on_gpu: "WeakSet[FusedExecutor]" = WeakSet()
+"""Those that are open: their graphs know the library's workspaces by address."""
+
+
 class FusedExecutor:
     """Runs plans on one stream. Between a launch and its `collect` the host is free."""
 
@@ -122,6 +127,8 @@ class FusedExecutor:
         self._last: tuple[Bucket, bool] | None = None
         self._awaits_masks: _Forward | None = None
         self._pending: deque[_Pending] = deque()
+        if is_gpu:
+            _on_gpu.add(self)
 
     def _bucket(self, size: int) -> Bucket:
         """The decode step of a number of entries, made at its first use where nothing is captured."""
@@ -147,6 +154,7 @@ class FusedExecutor:
     @torch.inference_mode()
     def launch(self, step_plan: StepPlan, starts: Sequence[RowStart], *, awaits_masks: bool = False) -> None:
         """Queue a plan's work, or its part that needs no masks."""
+        assert len(self._pending) < len(self._staging.slots), "more steps under way than slots: results would be lost"
         with torch.cuda.stream(self._stream):
             batch, slot = build(step_plan), self._staging.next_slot()
             if starts:
@@ -288,5 +296,7 @@ class FusedExecutor:
         self._last = None
         del self._rows, self._tables, self._kv_cache, self._cos_sin, self._staging, self._prefills
         if self._stream is not None:
-            torch._C._cuda_clearCublasWorkspaces()  # noqa: SLF001  33 MiB a stream that nothing else gives back
+            _on_gpu.discard(self)
+            if not _on_gpu:
+                torch._C._cuda_clearCublasWorkspaces()  # noqa: SLF001  33 MiB a stream that nothing else gives back
             torch.cuda.empty_cache()

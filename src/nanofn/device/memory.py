@@ -1,6 +1,8 @@
 """How many blocks fit: measured here, decided by a pure function."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from attrs import frozen
@@ -32,6 +34,22 @@ def free_bytes(device: torch.device) -> int:
     names = os.sysconf_names
     pages = os.sysconf("SC_AVPHYS_PAGES" if "SC_AVPHYS_PAGES" in names else "SC_PHYS_PAGES")
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+@contextmanager
+def room_on(device: torch.device) -> Iterator[None]:
+    """Turn a device's running out of memory, while an engine is set up on it, into an error that says what to lower.
+
+    Raises:
+        ConfigError: In place of torch's error.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise ConfigError(
+            f"the engine does not fit on {device}, where {free_bytes(device) / 2**30:.2f} GiB are free now: lower "
+            f"gpu_memory_utilization, max_num_seqs, max_num_batched_tokens or max_model_len ({error})"
+        ) from error
 
 
 def pool_size(

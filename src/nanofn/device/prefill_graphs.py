@@ -3,6 +3,8 @@
 Launched one by one, the kernels of a small step keep the host busy for many times what they keep the GPU busy.
 """
 
+import logging
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,10 +15,13 @@ from torch import Tensor
 
 from nanofn.batch.build import StepBatch
 from nanofn.config import Limits
+from nanofn.device.capture import capture
 from nanofn.device.tables import DeviceTables
 from nanofn.model.kv_cache import KVCache
 from nanofn.model.params import ModelParams
 from nanofn.model.prefill import Layer, prefill
+
+logger = logging.getLogger("nanofn")
 
 TOKEN_UNIT = 16
 """Tokens are padded to a multiple of this: products stay aligned, and a compiled function sees no size of 1."""
@@ -31,6 +36,18 @@ SIZES = (*range(32, 257, 32), *range(320, 513, 64), *range(640, 1025, 128), *ran
 def num_columns(num_chunks: int, max_num_seqs: int) -> int:
     """Choose the columns of an array of chunks, whose rows stay 16-byte aligned; one column more than chunks is needed."""
     return FEW_COLUMNS if num_chunks < FEW_COLUMNS else (max_num_seqs // 4 + 1) * 4
+
+
+def capture_sizes(most: int) -> list[int]:
+    """List the numbers of tokens that captured steps are padded to, where a step has at most so many."""
+    return [size for size in sorted({*SIZES, most}) if size <= most and size % TOKEN_UNIT == 0]
+
+
+def capture_size(num_tokens: int, most: int) -> int | None:
+    """Choose what a step is padded to; None where it is not captured, being neither small nor as large as can be."""
+    if SIZES[-1] < num_tokens < most:
+        return None
+    return next((size for size in capture_sizes(most) if size >= num_tokens), None)
 
 
 def chunk_array(batch: StepBatch, max_num_seqs: int) -> NDArray[np.int32]:
@@ -57,7 +74,8 @@ class PrefillGraphs:
         limits: The bounds.
         layer: `prefill_layer`, or what a compiler made of it.
         pool: The graphs' memory pool; None where nothing is captured.
-        captured: (tokens, columns) to a graph and where it leaves its result; to None after a first use.
+        captured: (tokens, columns) to a graph and where it leaves its result, both None if there was no room; to None after a
+            first use.
     """
 
     params: ModelParams
@@ -82,7 +100,7 @@ class PrefillGraphs:
         Mutates:
             The K/V cache: the step's slots.
         """
-        size = self._size_to_capture(num_tokens)
+        size = None if self.pool is None else capture_size(num_tokens, self.limits.max_num_batched_tokens)
         if size is None:
             return self._prefill(chunks, -(-num_tokens // TOKEN_UNIT) * TOKEN_UNIT)
         key = size, chunks.shape[1]
@@ -90,22 +108,21 @@ class PrefillGraphs:
             self.captured[key] = None
             return self._prefill(chunks, size)
         if self.captured[key] is None:
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self.pool, stream=torch.cuda.current_stream()):
-                hidden = self._prefill(chunks, size)
-            self.captured[key] = graph, hidden
+            self.captured[key] = self._capture(chunks, size)
         graph, hidden = self.captured[key]
+        if graph is None:
+            return self._prefill(chunks, size)
         graph.replay()
         found: Tensor = hidden
         return found
 
-    def _size_to_capture(self, num_tokens: int) -> int | None:
-        if self.pool is None:
-            return None
-        most = self.limits.max_num_batched_tokens
-        sizes = [size for size in (*SIZES, most) if size <= most and size >= num_tokens]
-        small = num_tokens <= SIZES[-1] or num_tokens == most
-        return min(sizes, default=None) if small and most % TOKEN_UNIT == 0 else None
+    def _capture(self, chunks: Tensor, size: int) -> tuple["torch.cuda.CUDAGraph | None", Tensor | None]:
+        """Capture a step; without room for it the step is launched as it is from now on, as slow as before."""
+        try:
+            return capture(partial(self._prefill, chunks, size), self.pool)
+        except torch.OutOfMemoryError as error:
+            logger.warning("no memory to capture prefill steps of %d tokens, they stay slow: %s", size, error)
+            return None, None
 
     def _prefill(self, chunks: Tensor, num_tokens: int) -> Tensor:
         tables = self.tables

@@ -144,4 +144,4 @@ def _fetch(tensor: Tensor) -> Tensor:
     """Send a tensor to the host without waiting; torch's allocator keeps pinned memory while copies into it are queued."""
     if tensor.device.type != "cuda":
         return tensor
-    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=True).copy_(tensor, non_blocking=True)

@@ -116,7 +116,7 @@ def allocate_staging(max_num_seqs: int, depth: int, device: torch.device) -> Sta
     on_gpu = device.type == "cuda"
 
     def host(size: int) -> Tensor:
-        return torch.zeros(size, dtype=torch.int32, pin_memory=on_gpu)
+        return torch.zeros(size, dtype=torch.int32, device="cpu", pin_memory=on_gpu)
 
     numbers = len(ENTRY_FIELDS) * max_num_seqs
     chunks = len(CHUNK_FIELDS) * max(num_columns(1, max_num_seqs), num_columns(max_num_seqs, max_num_seqs))

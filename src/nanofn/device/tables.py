@@ -53,12 +53,12 @@ def allocate_tables(limits: Limits, device: torch.device) -> DeviceTables:
     return DeviceTables(
         tokens=torch.zeros((num_rows, limits.max_model_len + 1), dtype=torch.int64, device=device),
         block_table=torch.zeros((num_rows, max_blocks), dtype=torch.int32, device=device),
-        temperature=torch.zeros(num_rows, device=device),
+        temperature=torch.zeros(num_rows, dtype=torch.float32, device=device),
         seed=torch.zeros(num_rows, dtype=torch.int64, device=device),
         child=torch.zeros(num_rows, dtype=torch.int64, device=device),
         top_k=torch.zeros(num_rows, dtype=torch.int64, device=device),
-        top_p=torch.ones(num_rows, device=device),
-        min_p=torch.zeros(num_rows, device=device),
+        top_p=torch.ones(num_rows, dtype=torch.float32, device=device),
+        min_p=torch.zeros(num_rows, dtype=torch.float32, device=device),
     )
 
 

@@ -16,7 +16,8 @@ from nanofn.config import Limits, blocks_for
 from nanofn.device.checkpoint import Checkpoint, load_checkpoint
 from nanofn.device.executor import EagerExecutor, Executor
 from nanofn.device.fused_executor import FusedExecutor
-from nanofn.device.memory import CPU_SHARE, free_bytes, pool_size
+from nanofn.device.kernel_support import obstacle
+from nanofn.device.memory import CPU_SHARE, free_bytes, pool_size, room_on
 from nanofn.device.precompile import NUM_THREADS, request_kernels
 from nanofn.device.trial import working_bytes
 from nanofn.errors import ConfigError
@@ -29,7 +30,7 @@ from nanofn.request import TokenId
 from nanofn.sampling.params import SamplingParams, unbuilt_fields
 from nanofn.text.tokenizer import Tokenizer
 from nanofn_kernels._dispatch import compiled_in_background
-from nanofn_kernels.paged_decode import HEAD_DIMS
+from nanofn_kernels.work_list import MAX_ENTRIES
 
 logger = logging.getLogger("nanofn")
 
@@ -85,21 +86,28 @@ def assemble(options: EngineOptions) -> Parts:
             beside.submit(wake_compiler)
         checkpoint = load_checkpoint(path, dtype=pick_dtype(options.dtype, device), device=device)
         tokenizer = load_tokenizer_of(path if options.tokenizer is None else locate(options.tokenizer))
-    # A model whose heads the kernels don't take runs one operation after another, on a GPU too.
-    is_fused = device.type == "cuda" and checkpoint.config.head_dim in HEAD_DIMS
+    why_plain = obstacle(checkpoint.config, device) if device.type == "cuda" else None
+    is_fused = device.type == "cuda" and why_plain is None
     is_mixture = checkpoint.config.experts is not None
     # In fp32 torch's products by group read their bounds back, which no graph can hold.
     reads_back = is_mixture and checkpoint.params.embedding.dtype == torch.float32
     captures = is_fused and not options.enforce_eager and not reads_back
     # Most of a mixture is products by group, which a compiler does not touch.
-    layer = compiled_layer() if captures and not is_mixture else prefill_layer
-    limits = _limits(options, checkpoint, _available_bytes(options, checkpoint, device, layer, captures=captures))
     params = checkpoint.params
-    executor = (
-        FusedExecutor(params, limits, device, depth=options.depth, layer=layer, captures=captures)
-        if is_fused
-        else EagerExecutor(params, limits, device)
-    )
+    kind = checkpoint.config, params.embedding.dtype, options.block_size
+    layer = compiled_layer(kind) if captures and not is_mixture else prefill_layer
+    with room_on(device):
+        available = (
+            _bytes_beside_steps(options, checkpoint, device, layer, captures=captures)
+            if is_fused
+            else _share_of_free_bytes(options, device)
+        )
+        limits = _limits(options, checkpoint, available)
+        executor = (
+            FusedExecutor(params, limits, device, depth=options.depth, layer=layer, captures=captures)
+            if is_fused
+            else EagerExecutor(params, limits, device)
+        )
     default_params, left_out = read_generation_defaults(checkpoint.generation_defaults)
     eos = {*checkpoint.eos_token_ids, *([] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id])}
     parts = Parts(
@@ -110,7 +118,7 @@ def assemble(options: EngineOptions) -> Parts:
         eos_token_ids=tuple(sorted(map(TokenId, eos))),
         default_params=default_params,
         log=_open_log(options, limits),
-        notes=_notes(path, checkpoint, limits, device, default_params, left_out),
+        notes=_notes(path, checkpoint, limits, device, why_plain, default_params, left_out),
     )
     sys.stderr.write(f"nanofn: {', '.join(parts.notes)}\n")
     return parts
@@ -150,14 +158,19 @@ def pick_dtype(name: str, device: torch.device) -> torch.dtype | None:
     return dtype
 
 
-def _available_bytes(
+def _share_of_free_bytes(options: EngineOptions, device: torch.device) -> int:
+    """What K/V may take where steps are plain torch and nobody has measured them: on a GPU half of its share is theirs."""
+    return int(free_bytes(device) * (CPU_SHARE if device.type == "cpu" else options.gpu_memory_utilization / 2))
+
+
+def _bytes_beside_steps(
     options: EngineOptions, checkpoint: Checkpoint, device: torch.device, layer: Layer, *, captures: bool
 ) -> int:
-    """Measure what K/V may take: on a GPU what its share leaves beside weights, the largest steps and other processes."""
-    if device.type == "cpu":
-        return int(free_bytes(device) * CPU_SHARE)
-    if checkpoint.config.head_dim not in HEAD_DIMS:
-        return int(free_bytes(device) * options.gpu_memory_utilization / 2)
+    """Measure what a GPU's share leaves to K/V beside weights, the largest steps and other processes."""
+    if options.max_num_seqs > MAX_ENTRIES:
+        raise ConfigError(
+            f"max_num_seqs is {options.max_num_seqs}, the GPU's kernels take {MAX_ENTRIES} sequences a step; lower it to that"
+        )
     longest = _checked_max_len(options, checkpoint)
     bounds = Limits(
         block_size=options.block_size,
@@ -221,6 +234,7 @@ def _notes(
     checkpoint: Checkpoint,
     limits: Limits,
     device: torch.device,
+    why_plain: str | None,
     params: SamplingParams,
     left_out: tuple[str, ...],
 ) -> tuple[str, ...]:
@@ -233,6 +247,8 @@ def _notes(
         f"sequences of up to {limits.max_model_len:,} tokens",
         f"{limits.num_blocks:,} K/V blocks of {limits.block_size} tokens ({limits.num_blocks * block / 2**30:.2f} GiB)",
     ]
+    if why_plain is not None:
+        notes.append(f"one operation after another: {why_plain}")
     if checkpoint.num_bytes >= SAID_BYTES:
         rate = checkpoint.num_bytes / checkpoint.seconds / 1e9
         notes.append(f"{checkpoint.num_bytes / 1e9:.2f} GB read in {checkpoint.seconds:.1f} s ({rate:.2f} GB/s)")

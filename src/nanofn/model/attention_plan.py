@@ -169,7 +169,7 @@ def _decode_group(first_row: int, group: list[_Entry], base: Tensor, cache: Tens
     # Repeating a written slot, rather than masking what was gathered, keeps NaN from unwritten slots out of K and V.
     slots = torch.where(is_beyond, slots[:, :1], slots).mul_(num_kv_heads)
     key_slots = (slots.unsqueeze(1) + torch.arange(num_kv_heads, device=device).unsqueeze(1)).flatten(0, 1)
-    mask = torch.zeros(is_beyond.shape, device=device).masked_fill_(is_beyond, -torch.inf)
+    mask = torch.zeros(is_beyond.shape, dtype=torch.float32, device=device).masked_fill_(is_beyond, -torch.inf)
     mask = mask.repeat_interleave(num_kv_heads, dim=0).unsqueeze(1)
     return DecodeGroup(
         first_row=first_row,

@@ -51,7 +51,7 @@ def allocate_workspace(
     width = max_item_blocks(max_seq_len, split_size, block_size, num_kv_heads)
     shapes = (number, len(ITEM_FIELDS)), (number, width), (1,), (num_entries * num_kv_heads,)
     items, blocks, count, arrived = (torch.zeros(shape, dtype=torch.int32, device=device) for shape in shapes)
-    scratch = torch.empty(scratch_size(number, num_heads, head_dim), device=device)
+    scratch = torch.empty(scratch_size(number, num_heads, head_dim), dtype=torch.float32, device=device)
     return Workspace(items, blocks, count, scratch, arrived)
 
 

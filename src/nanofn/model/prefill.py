@@ -1,7 +1,10 @@
 """Prefill and mixed steps: the library's products, ours for the paged cache, and a compiler for all between."""
 
+import functools
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from itertools import count
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -21,6 +24,8 @@ from nanofn_kernels.paged_prefill import paged_prefill
 Layer = Callable[..., Tensor]
 """`prefill_layer`, as it is or compiled."""
 
+
+_number = count()
 
 LayerTensors = tuple[Any, ...]
 """A layer's tensors in the order of `LayerParams`: a compiled function specialises on objects, not on tensors."""
@@ -69,6 +74,8 @@ def prefill(
     rows, starts, seq_lens = chunks[0, :-1], chunks[1], chunks[2, :-1]
     for tensor in (hidden, positions, slots, rows, starts, seq_lens):
         torch._dynamo.mark_dynamic(tensor, 0)  # noqa: SLF001  torch documents it under this name
+    for tensor, axis in ((cos_sin, 0), (block_table, 0), (block_table, 1)):  # other bounds, and those that a trial had
+        torch._dynamo.maybe_mark_dynamic(tensor, axis)  # noqa: SLF001
     where, spans = (cos_sin, positions, slots), (block_table, rows, starts, seq_lens)
     for each, k_cache, v_cache in zip(params.layers, kv_cache.k, kv_cache.v, strict=True):
         for cache in (k_cache, v_cache):
@@ -137,6 +144,17 @@ def wake_compiler() -> None:
     importlib.import_module("torch._inductor.compile_fx")
 
 
-def compiled_layer() -> Layer:
-    """Compile `prefill_layer` once, for any number of tokens, chunks and blocks; each must be at least 2."""
-    return torch.compile(prefill_layer, fullgraph=True, dynamic=None)
+@functools.cache
+def compiled_layer(kind: Hashable) -> Layer:
+    """Compile `prefill_layer` for a kind of layer, and for any number of tokens, chunks and blocks; each must be at least 2.
+
+    A code object of its own for each kind: torch compiles one at most eight times, then it raises, and sizes that it has seen
+    change, as they do from model to model, it no longer takes for constants. The name is part of how it tells them apart.
+
+    Args:
+        kind: Equal for layers of the same sizes, types and parts.
+    """
+    del kind  # the cache looks at it
+    name = f"{prefill_layer.__name__}_{next(_number)}"
+    own = FunctionType(prefill_layer.__code__.replace(co_name=name), prefill_layer.__globals__, name)
+    return torch.compile(own, fullgraph=True, dynamic=None)

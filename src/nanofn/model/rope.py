@@ -39,7 +39,7 @@ def make_rope(config: ModelConfig, device: torch.device | str = "cpu") -> Rope:
     Source:
         Su et al. 2021, arXiv:2104.09864, section 3.2.2; for the scalings see `nanofn.model.rope_scaling`.
     """
-    exponents = torch.arange(0, config.head_dim, 2, dtype=torch.int64).to(torch.float32) / config.head_dim
+    exponents = torch.arange(0, config.head_dim, 2, dtype=torch.int64, device="cpu").to(torch.float32) / config.head_dim
     periods = config.rope_theta**exponents
     plain = 1.0 / periods
     match scaling := config.rope_scaling:
@@ -77,7 +77,9 @@ def _yarn_ramp(config: ModelConfig, scaling: YarnScaling) -> Tensor:
     first, last = max(first, 0), min(last, config.head_dim - 1)
     if first == last:
         last += 0.001
-    return ((torch.arange(config.head_dim // 2, dtype=torch.float32) - first) / (last - first)).clamp(0, 1)
+    return ((torch.arange(config.head_dim // 2, dtype=torch.float32, device="cpu") - first) / (last - first)).clamp(
+        0, 1
+    )
 
 
 def _yarn_attention_factor(scaling: YarnScaling) -> float:

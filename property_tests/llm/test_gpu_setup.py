@@ -1,0 +1,210 @@
+"""How an engine is set up on a GPU, as far as a CPU can show it: cards and models without kernels, room, graphs, threads."""
+
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pytest
+import torch
+from attrs import evolve
+
+from nanofn import LLM
+from nanofn.config import Limits
+from nanofn.device import fused_executor, prefill_graphs
+from nanofn.device.checkpoint import load_checkpoint
+from nanofn.device.fused_executor import FusedExecutor
+from nanofn.device.kernel_support import obstacle
+from nanofn.device.memory import room_on
+from nanofn.device.prefill_graphs import SIZES, TOKEN_UNIT, PrefillGraphs, capture_size, capture_sizes
+from nanofn.device.trial import kept_results
+from nanofn.errors import ConfigError
+from nanofn.llm import assemble
+from nanofn.llm.locate import embedded_model
+from nanofn.llm.options import EngineOptions
+from nanofn.model.prefill import prefill_layer
+from nanofn_kernels._dispatch import HAS_TRITON, compiled_in_background
+from nanofn_kernels.work_list import MAX_ENTRIES
+
+CPU = torch.device("cpu")
+CUDA = torch.device("cuda", 0)
+LIMITS = Limits(block_size=16, num_blocks=8, max_num_seqs=3, max_num_batched_tokens=100, max_model_len=64)
+needs_triton = pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed")
+
+
+@pytest.fixture(scope="module")
+def checkpoint():
+    """The embedded model."""
+    return load_checkpoint(embedded_model())
+
+
+@pytest.fixture
+def card(monkeypatch):
+    """Make torch say that it has a GPU of some capability and shared memory."""
+
+    def pretend(capability, shared_bytes):
+        properties = SimpleNamespace(shared_memory_per_block_optin=shared_bytes)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+        monkeypatch.setattr("nanofn.device.kernel_support.HAS_TRITON", True)
+
+    return pretend
+
+
+@pytest.mark.parametrize(
+    ("capability", "shared_bytes", "wanted"),
+    [
+        ((8, 0), 166_912, "compute capability 9.0, this GPU has 8.0"),
+        ((8, 9), 101_376, "compute capability 9.0, this GPU has 8.9"),
+        ((12, 0), 101_376, "232,448 bytes of shared memory, this GPU has 101,376"),
+        ((9, 0), 232_448, None),
+        ((10, 0), 232_448, None),
+    ],
+)
+def test_a_card_that_cannot_run_the_kernels_is_named(card, checkpoint, capability, shared_bytes, wanted):
+    """A100, RTX 4090, RTX 5090, H200 and B200. The assembler refuses the kernels below 9.0; the launches need the memory."""
+    card(capability, shared_bytes)
+    found = obstacle(checkpoint.config, CUDA)
+    assert (found is None) == (wanted is None)
+    assert wanted is None or wanted in found
+
+
+def test_models_and_machines_without_kernels_are_named(card, checkpoint, monkeypatch):
+    """Heads of another width, too many to a K/V head, no Triton."""
+    card((9, 0), 232_448)
+    config = checkpoint.config
+    assert "head_dim" in obstacle(evolve(config, head_dim=48), CUDA)
+    assert "at most 32 times" in obstacle(evolve(config, num_heads=64, num_kv_heads=1, head_dim=64), CUDA)
+    monkeypatch.setattr("nanofn.device.kernel_support.HAS_TRITON", False)
+    assert "Triton" in obstacle(config, CUDA)
+
+
+def test_more_sequences_than_the_kernels_take_are_an_error_that_says_how_many(checkpoint):
+    """Before anything is compiled or measured."""
+    options = EngineOptions(max_num_seqs=MAX_ENTRIES + 1)
+    with pytest.raises(ConfigError, match=r"max_num_seqs is 4097.*4096.*lower it"):
+        assemble._bytes_beside_steps(options, checkpoint, CUDA, prefill_layer, captures=True)
+
+
+def test_what_steps_keep_is_counted_for_every_size(checkpoint):
+    """Logits of the buckets 1 and 2 beside 3, hidden states of 32, 64 and 96 tokens: the largest trial shows none of them."""
+    params = checkpoint.params
+    vocab_size, hidden_size = params.head.shape
+    kept = [tuple(each.shape) for each in kept_results(params, LIMITS, captures=True)]
+    assert kept == [(1 + 2, vocab_size), (32 + 64 + 96, hidden_size)]
+    many = evolve(LIMITS, max_num_seqs=40)
+    assert len(kept_results(params, many, captures=True)) == 1 + 2
+    assert len(kept_results(params, many, captures=False)) == 1
+
+
+def test_no_room_while_an_engine_is_set_up_is_a_config_error():
+    """Wherever in the set-up torch runs out of memory."""
+    with pytest.raises(ConfigError, match="lower gpu_memory_utilization") as caught, room_on(CPU):
+        raise torch.OutOfMemoryError("no room")
+    assert isinstance(caught.value.__cause__, torch.OutOfMemoryError)
+
+
+@pytest.mark.parametrize("most", [1, 7, 16, 100, 1000, 2040, 3000, 16384])
+def test_steps_are_captured_that_are_small_or_as_large_as_can_be(most):
+    """Whatever the budget: a size holds the step, is aligned, within the budget and the least such one."""
+    sizes = capture_sizes(most)
+    assert all(size % TOKEN_UNIT == 0 and size <= most for size in sizes)
+    for num_tokens in range(1, most + 1):
+        size = capture_size(num_tokens, most)
+        is_wanted = any(num_tokens <= each for each in sizes) and (num_tokens <= SIZES[-1] or num_tokens == most)
+        assert (size is not None) == is_wanted
+        assert size is None or size == min(each for each in sizes if each >= num_tokens)
+
+
+def test_a_prefill_that_there_is_no_room_to_capture_stays_as_it_was(checkpoint, monkeypatch, caplog):
+    """The third use fails no more than the second: both run what the first one ran, and the user is told once."""
+    num_captures, steps = 0, []
+
+    def no_room(work, pool):
+        nonlocal num_captures
+        num_captures += 1
+        raise torch.OutOfMemoryError("no room")
+
+    monkeypatch.setattr(prefill_graphs, "capture", no_room)
+    monkeypatch.setattr(prefill_graphs, "prefill", lambda *arguments: steps.append(arguments[2]))
+    tables = SimpleNamespace(tokens=None, block_table=None)
+    prefills = PrefillGraphs(checkpoint.params, tables, None, None, LIMITS, prefill_layer, pool=object())
+    for _ in range(4):
+        prefills.run(torch.zeros((3, 32), dtype=torch.int32), 20)
+    assert (num_captures, steps) == (1, [32] * 4)
+    assert sum("no memory to capture" in record.message for record in caplog.records) == 1
+
+
+def test_closing_an_engine_leaves_the_library_s_workspaces_to_others(checkpoint, monkeypatch):
+    """Captured graphs know them by address, so the last engine gives them back."""
+    cleared = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda _: None)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: cleared.append(1), raising=False)
+    engines = [FusedExecutor(checkpoint.params, LIMITS, CPU) for _ in range(2)]
+    for engine in engines:
+        engine._stream = object()
+        fused_executor._on_gpu.add(engine)
+    engines[0].close()
+    assert not cleared
+    engines[1].close()
+    assert cleared == [1]
+
+
+def test_more_steps_than_slots_are_refused(checkpoint):
+    """A slot that is taken again before its step is collected would give that step another one's tokens."""
+    engine = FusedExecutor(checkpoint.params, LIMITS, CPU, depth=1)
+    engine._pending.extend(engine._staging.slots)
+    with pytest.raises(AssertionError, match="more steps under way than slots"):
+        engine.launch(None, ())
+
+
+@contextmanager
+def compiling():
+    """What `compiled_in_background` does on a machine without a GPU."""
+    with compiled_in_background(1, CUDA):
+        from triton.runtime._async_compile import active_mode
+
+        yield active_mode.get()
+
+
+def fails():
+    """A compilation that fails."""
+    raise ValueError("does not compile")
+
+
+@needs_triton
+def test_a_compilation_that_fails_is_said_and_leaves_nothing_behind():
+    """The next engine of the process compiles in threads again."""
+    for _ in range(2):
+        with pytest.raises(ValueError, match="does not compile"), compiling() as mode:
+            mode.submit("key", fails, lambda kernel: None)
+
+
+@needs_triton
+def test_what_stops_an_engine_s_set_up_is_not_hidden_by_what_it_compiled():
+    """Ctrl-C stays Ctrl-C, and nothing is left behind."""
+
+    def interrupted():
+        with compiling() as mode:
+            mode.submit("key", fails, lambda kernel: None)
+            raise KeyboardInterrupt
+
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            interrupted()
+
+
+def test_a_gpu_without_kernels_gets_the_plain_executor(monkeypatch, capsys):
+    """And the line on stderr says why."""
+    monkeypatch.setattr(assemble, "obstacle", lambda *_: "no kernels here")
+    monkeypatch.setattr(assemble, "pick_device", lambda _: SimpleNamespace(type="cuda"))
+    made = []
+    monkeypatch.setattr(assemble, "load_checkpoint", lambda path, **_: load_checkpoint(path, dtype=torch.float32))
+    monkeypatch.setattr(assemble, "pick_dtype", lambda *_: torch.float32)
+    monkeypatch.setattr(assemble, "free_bytes", lambda _: 2**30)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "some card")
+    monkeypatch.setattr(assemble, "FusedExecutor", None)
+    eager = assemble.EagerExecutor
+    monkeypatch.setattr(assemble, "EagerExecutor", lambda p, limits, _: made.append(limits) or eager(p, limits, CPU))
+    LLM(max_model_len=64, max_num_seqs=2, enforce_eager=True).close()
+    assert len(made) == 1
+    assert "one operation after another: no kernels here" in capsys.readouterr().err
