@@ -119,11 +119,11 @@ def test_a_step_that_fails_twice_ends_its_requests_with_the_text_they_have(llm, 
     """generate() retries by itself; what fails again ends with "error", and the engine goes on."""
     launch, calls = llm._executor.launch, []
 
-    def fail_from_the_fifth(*arguments):
+    def fail_from_the_fifth(*arguments, **options):
         calls.append(None)
         if len(calls) >= 5:
             raise MemoryError("no room")
-        launch(*arguments)
+        launch(*arguments, **options)
 
     monkeypatch.setattr(llm._executor, "launch", fail_from_the_fifth)
     output = llm.generate("Once upon a time", LONG)[0]
@@ -138,11 +138,11 @@ def test_a_step_that_fails_once_costs_nothing(llm, monkeypatch):
     expected = llm.generate("Once upon a time", LONG)[0].outputs[0].token_ids
     launch, calls = llm._executor.launch, []
 
-    def fail_once(*arguments):
+    def fail_once(*arguments, **options):
         calls.append(None)
         if len(calls) == 7:
             raise MemoryError("no room")
-        launch(*arguments)
+        launch(*arguments, **options)
 
     monkeypatch.setattr(llm._executor, "launch", fail_once)
     assert expected == llm.generate("Once upon a time", LONG)[0].outputs[0].token_ids
