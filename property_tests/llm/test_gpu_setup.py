@@ -149,6 +149,20 @@ def test_closing_an_engine_leaves_the_library_s_workspaces_to_others(checkpoint,
     assert cleared == [1]
 
 
+def test_an_engine_whose_device_is_lost_can_be_closed(checkpoint, monkeypatch):
+    """So that `with LLM(...)` ends with the EngineDeadError and not with what torch says of closing."""
+
+    def lost(*_):
+        raise RuntimeError("CUDA error: unspecified launch failure")
+
+    engine = FusedExecutor(checkpoint.params, LIMITS, CPU)
+    engine._stream = object()
+    for name in ("synchronize", "empty_cache"):
+        monkeypatch.setattr(torch.cuda, name, lost)
+    engine.close()
+    assert not engine.is_alive()
+
+
 def test_more_steps_than_slots_are_refused(checkpoint):
     """A slot that is taken again before its step is collected would give that step another one's tokens."""
     engine = FusedExecutor(checkpoint.params, LIMITS, CPU, depth=1)

@@ -287,16 +287,15 @@ class FusedExecutor:
         return True
 
     def close(self) -> None:
-        """Drop graphs, weights, tables and cache, and hand the memory back to the device."""
-        if self._stream is not None:
-            torch.cuda.synchronize(self._device)
+        """Drop graphs, weights, tables and cache, and hand the memory back to the device, if it is not lost."""
+        is_alive = self.is_alive()
         self._params = None
         self.forget()
         self._buckets.clear()
         self._last = None
         del self._rows, self._tables, self._kv_cache, self._cos_sin, self._staging, self._prefills
-        if self._stream is not None:
-            _on_gpu.discard(self)
+        _on_gpu.discard(self)
+        if self._stream is not None and is_alive:
             if not _on_gpu:
                 torch._C._cuda_clearCublasWorkspaces()  # noqa: SLF001  33 MiB a stream that nothing else gives back
             torch.cuda.empty_cache()

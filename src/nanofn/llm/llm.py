@@ -59,7 +59,7 @@ class LLM:
                 max_num_batched_tokens: (16384) Most tokens of one step.
                 block_size: (64) Tokens per K/V block.
                 num_kv_blocks: (None) Blocks of the K/V pool; None is what fits.
-                gpu_memory_utilization: (0.9) Share of the free GPU memory that K/V may take after the weights.
+                gpu_memory_utilization: (0.9) Share of the GPU's memory that may be in use, by other processes too.
                 enable_prefix_caching: (True) Whether computed prefixes are kept for reuse.
                 enforce_eager: (False) Never capture graphs.
                 seed: (None) Makes the seeds drawn for requests without one repeatable.
