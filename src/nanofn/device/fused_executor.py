@@ -9,8 +9,6 @@ from weakref import WeakSet
 
 import numpy as np
 import torch
-from attrs import frozen
-from numpy.typing import NDArray
 from torch import Tensor
 
 from nanofn.batch.build import StepBatch, build
@@ -21,61 +19,21 @@ from nanofn.config import Limits
 from nanofn.device.decode_graphs import Bucket, bucket_sizes, make_bucket
 from nanofn.device.executor import NO_MASKS, Masks
 from nanofn.device.prefill_graphs import PrefillGraphs, chunk_array
-from nanofn.device.read_logprobs import PromptReport, SampledReport, prompt_logprobs, sampled_logprobs
+from nanofn.device.read_logprobs import PromptReport, prompt_logprobs, sampled_logprobs
 from nanofn.device.row_params import RowParams
 from nanofn.device.sampler import sample_entries
 from nanofn.device.staging import Slot, allocate_staging
 from nanofn.device.tables import allocate_tables, extend_block_tables, send, start_rows
+from nanofn.device.under_way import Forwarded, Pending
 from nanofn.errors import LogitsError
 from nanofn.model.kv_cache import allocate_kv_cache
 from nanofn.model.layers import rms_norm
 from nanofn.model.params import ModelParams
 from nanofn.model.prefill import Layer, prefill_layer
 from nanofn.model.rotations import cos_sin_table
-from nanofn.request import Row, TokenId
+from nanofn.request import TokenId
 from nanofn.state.step_plan import StepPlan
 from nanofn_kernels.linear import linear
-
-
-@frozen(eq=False)
-class _Forward:
-    """A step whose tokens are yet to be chosen. Its logits stay where they are until the next step's forward.
-
-    Attributes:
-        slot: Where its tokens arrive.
-        rows: Device rows of the entries that sample.
-        positions: [num_rows] int32. Positions of the tokens being sampled.
-        logits: [size, vocab_size], padded like the staged entries.
-        places: Which of its outputs count: those of the entries that sample.
-        bucket: Whose decode step it is; None where it prefills.
-        prompt_logprobs: Of prompts.
-    """
-
-    slot: Slot
-    rows: list[Row]
-    positions: NDArray[np.int32]
-    logits: Tensor
-    places: slice | np.ndarray
-    bucket: Bucket | None
-    prompt_logprobs: tuple[PromptReport, ...] = ()
-
-
-@frozen(eq=False)
-class _Pending:
-    """A launched step.
-
-    Attributes:
-        slot: Where its tokens arrive.
-        places: Which of its outputs count: those of the entries that sample.
-        logprobs: Of sampled tokens, if anyone asked.
-        prompt_logprobs: Of prompts.
-    """
-
-    slot: Slot
-    places: slice | np.ndarray
-    logprobs: SampledReport | None
-    prompt_logprobs: tuple[PromptReport, ...]
-
 
 _on_gpu: "WeakSet[FusedExecutor]" = WeakSet()
 """Those that are open: their graphs know the library's workspaces by address."""
@@ -125,8 +83,8 @@ class FusedExecutor:
             self._prefills = PrefillGraphs(params, self._tables, self._kv_cache, self._cos_sin, limits, layer, pool)
         self._rows = RowParams(self._tables, params.head.shape[0])
         self._last: tuple[Bucket, bool] | None = None
-        self._awaits_masks: _Forward | None = None
-        self._pending: deque[_Pending] = deque()
+        self._awaits_masks: Forwarded | None = None
+        self._pending: deque[Pending] = deque()
         if is_gpu:
             _on_gpu.add(self)
 
@@ -177,7 +135,7 @@ class FusedExecutor:
         with torch.cuda.stream(self._stream):
             self._sample(forwarded, masks)
 
-    def _decode(self, batch: StepBatch, slot: Slot, has_starts: bool) -> _Forward:
+    def _decode(self, batch: StepBatch, slot: Slot, has_starts: bool) -> Forwarded:
         """Decode: every entry is one token. Its logits are at the entry's place."""
         count = batch.entries.shape[1]
         size = self._size_of(count)
@@ -188,9 +146,9 @@ class FusedExecutor:
         self._staging.upload(slot, entries, size)
         logits = bucket.forward()
         places = slice(0, count) if len(batch.sampling) == count else batch.sampling
-        return _Forward(slot, batch.sampled_rows, batch.sampled_positions, logits, places, bucket)
+        return Forwarded(slot, batch.sampled_rows, batch.sampled_positions, logits, places, bucket)
 
-    def _prefill(self, step_plan: StepPlan, batch: StepBatch, slot: Slot) -> _Forward:
+    def _prefill(self, step_plan: StepPlan, batch: StepBatch, slot: Slot) -> Forwarded:
         """Prefill or mixed: only the entries that sample have logits."""
         assert self._params is not None
         params, config = self._params, self._params.config
@@ -205,9 +163,9 @@ class FusedExecutor:
         rows = hidden[send(np.pad(last, (0, size - len(sampling))), self._device)]
         logits = linear(rows, params.head, None, params.final_norm, eps=config.rms_norm_eps)
         places, of_prompts = slice(0, len(sampling)), self._prompt_logprobs(step_plan, hidden)
-        return _Forward(slot, batch.sampled_rows, batch.sampled_positions, logits, places, None, of_prompts)
+        return Forwarded(slot, batch.sampled_rows, batch.sampled_positions, logits, places, None, of_prompts)
 
-    def _sample(self, forwarded: _Forward, masks: Masks) -> None:
+    def _sample(self, forwarded: Forwarded, masks: Masks) -> None:
         """Choose tokens, and send them back."""
         logits, sampled, places, bucket = forwarded.logits, forwarded.rows, forwarded.places, forwarded.bucket
         size, rows = logits.shape[0], self._rows
@@ -231,7 +189,7 @@ class FusedExecutor:
             report = sampled_logprobs(logits, self._staging.device_output, at, [rows.of(row) for row in sampled])
         # Last, because its event says that all copies of the step are through.
         self._staging.download(forwarded.slot, size)
-        self._pending.append(_Pending(forwarded.slot, places, report, forwarded.prompt_logprobs))
+        self._pending.append(Pending(forwarded.slot, places, report, forwarded.prompt_logprobs))
 
     def _prompt_logprobs(self, step_plan: StepPlan, hidden: Tensor) -> tuple[PromptReport, ...]:
         if self._rows.reported_prompts.isdisjoint(step_plan.entries.row):
