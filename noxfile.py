@@ -60,17 +60,21 @@ def old_triton(session: nox.Session) -> str:
     return str(folder)
 
 
+BESIDE_KERNELS = ("property_tests/ops", "property_tests/lab", "property_tests/invariants")
+
+
 @nox.session
 def tests(session: nox.Session) -> None:
     """Run the tests, beside them those of kernels under Triton's interpreter. Arguments replace the selection."""
     if session.posargs:
         run(session, "pytest", *session.posargs)
         return
-    # The interpreter is chosen when a kernel is defined, so these tests have a process of their own; it takes one core.
+    # The interpreter is chosen when a kernel is defined, so these tests have a process of their own; it takes one core, and
+    # some tests that know nothing of kernels, so that both processes end at about the same time.
     variables = {"TRITON_INTERPRET": "1", "NANOFN_OLD_TRITON": old_triton(session)}
     command = (
         str(ENVIRONMENT / "bin" / "pytest"),
-        "property_tests/ops",
+        *BESIDE_KERNELS,
         "--hypothesis-profile=ci",
         "-p",
         "no:cacheprovider",
@@ -78,7 +82,8 @@ def tests(session: nox.Session) -> None:
     with tempfile.TemporaryFile("w+", encoding="utf-8") as said:
         kernels = subprocess.Popen(command, stdout=said, stderr=said, env=os.environ | VARIABLES | variables, cwd=ROOT)
         try:
-            run(session, "pytest", "--ignore=property_tests/ops", "--hypothesis-profile=ci")
+            ignored = [f"--ignore={folder}" for folder in BESIDE_KERNELS]
+            run(session, "pytest", *ignored, "--hypothesis-profile=ci")
         finally:
             status = kernels.wait()
             said.seek(0)
