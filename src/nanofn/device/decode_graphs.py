@@ -13,7 +13,7 @@ from nanofn.device.capture import capture
 from nanofn.device.sampler import sample_entries
 from nanofn.device.staging import Staging
 from nanofn.device.tables import DeviceTables
-from nanofn.model.decode import Workspace, allocate_workspace, decode
+from nanofn.model.decode import allocate_workspace, decode
 from nanofn.model.kv_cache import KVCache
 from nanofn.model.params import ModelParams
 
@@ -34,13 +34,11 @@ class Bucket:
     Attributes:
         forward: Runs the model on the staged entries; returns logits [size, vocab_size], the same memory each time.
         sample: Samples from them; takes whether any row has a filter.
-        workspace: What attention works in.
         pool: The graphs' memory pool; None where nothing is captured.
     """
 
     forward: Callable[[], Tensor]
     sample: Callable[[bool], None]
-    workspace: Workspace
     pool: Any
 
 
@@ -79,30 +77,27 @@ def make_bucket(
         entries.device,
     )
 
-    def forward() -> Tensor:
-        return decode(params, entries, tables.tokens, tables.block_table, kv_cache, cos_sin, workspace)
-
     logits: list[Tensor] = []
 
-    def forward_and_keep() -> Tensor:
-        logits[:] = [forward()]
+    def forward() -> Tensor:
+        logits[:] = [decode(params, entries, tables.tokens, tables.block_table, kv_cache, cos_sin, workspace)]
         return logits[0]
 
     def sample(filters: bool) -> None:
         sample_entries(logits[0], entries, tables, staging.device_output, filters)
 
     if not captures:
-        return Bucket(forward_and_keep, sample, workspace, None)
+        return Bucket(forward, sample, None)
     entries.fill_(-1)
     pool = largest.pool if largest else torch.cuda.graph_pool_handle()
-    forward_graph = _capture(forward_and_keep, pool)
+    forward_graph = _capture(forward, pool)
     samplers = {filters: _capture(partial(sample, filters), pool) for filters in (False, True)}
 
     def replay() -> Tensor:
         forward_graph.replay()
         return logits[0]
 
-    return Bucket(replay, lambda filters: samplers[filters].replay(), workspace, pool)
+    return Bucket(replay, lambda filters: samplers[filters].replay(), pool)
 
 
 def _capture(work: Callable[[], object], pool: Any) -> "torch.cuda.CUDAGraph":

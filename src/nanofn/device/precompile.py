@@ -1,6 +1,7 @@
 """The kernels that steps will need, compiled in threads before the first step asks for one."""
 
 import os
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -59,19 +60,19 @@ def request_kernels(params: ModelParams, limits: Limits, device: torch.device) -
             sample_entries(adjusted, entries, tables, staging.device_output, filters)
         token_logprobs(logits, torch.zeros(limits.max_num_seqs, dtype=torch.int64, device=device), 1)
         prefills = PrefillGraphs(first, tables, cache, cos_sin, limits, prefill_layer, pool=None)
-        for batch in (chunks_of_two(1), chunks_of_two(limits.max_num_seqs)):
+        for batch in (chunks_of([2]), chunks_of([2] * limits.max_num_seqs)):
             chunks = staging.upload_chunks(staging.next_slot(), chunk_array(batch, limits.max_num_seqs))
             prefills.run(chunks, batch.num_tokens)
 
 
-def chunks_of_two(num_chunks: int) -> StepBatch:
-    """A step of so many chunks, two tokens each."""
-    zeros, twos = [0] * num_chunks, [2] * num_chunks
+def chunks_of(counts: Sequence[int]) -> StepBatch:
+    """A step of chunks of so many tokens, all of the first row and from its first position on."""
+    zeros = [0] * len(counts)
     return StepBatch(
-        entries=np.array([zeros, zeros, twos], dtype=np.int32),
-        sampling=np.arange(num_chunks, dtype=np.int32),
+        entries=np.array([zeros, zeros, counts], dtype=np.int32),
+        sampling=np.arange(len(counts), dtype=np.int32),
         new_blocks=np.zeros((3, 0), dtype=np.int32),
-        num_tokens=2 * num_chunks,
-        max_query_len=2,
-        max_seq_len=2,
+        num_tokens=sum(counts),
+        max_query_len=max(counts),
+        max_seq_len=max(counts),
     )

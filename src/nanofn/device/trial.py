@@ -1,13 +1,11 @@
 """A trial of the largest steps: what they take besides weights and K/V, measured rather than guessed."""
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from nanofn.batch.build import StepBatch
 from nanofn.config import Limits
 from nanofn.device.decode_graphs import bucket_sizes, make_bucket
-from nanofn.device.precompile import chunks_of_two
+from nanofn.device.precompile import chunks_of
 from nanofn.device.prefill_graphs import PrefillGraphs, capture_sizes, chunk_array, num_columns
 from nanofn.device.sampler import sample_entries
 from nanofn.device.staging import allocate_staging
@@ -80,8 +78,9 @@ def _run(
     bucket.sample(True)
     prefills = PrefillGraphs(params, tables, cache, cos_sin, limits, layer, bucket.pool)
     # The largest twice: it is captured at its second use. Many short chunks are another shape of kernel.
-    many = chunks_of_two(min(limits.max_num_seqs, limits.max_num_batched_tokens // 2 or 1))
-    for batch in (largest_prefill(limits), largest_prefill(limits), many):
+    largest = chunks_of(largest_counts(limits))
+    many = chunks_of([2] * min(limits.max_num_seqs, limits.max_num_batched_tokens // 2 or 1))
+    for batch in (largest, largest, many):
         chunks = staging.upload_chunks(staging.next_slot(), chunk_array(batch, limits.max_num_seqs))
         prefills.run(chunks, batch.num_tokens)
     hidden = params.embedding.new_zeros((limits.max_num_seqs, params.config.hidden_size))
@@ -103,17 +102,8 @@ def kept_results(params: ModelParams, limits: Limits, *, captures: bool) -> list
     return [logits, *[params.head.new_empty((tokens, hidden_size)) for _ in columns if captures]]
 
 
-def largest_prefill(limits: Limits) -> StepBatch:
+def largest_counts(limits: Limits) -> list[int]:
     """Fill the token budget with chunks as long as sequences can be."""
     longest = limits.max_model_len - 1
     num_tokens = min(limits.max_num_batched_tokens, longest * limits.max_num_seqs)
-    counts = [min(longest, num_tokens - first) for first in range(0, num_tokens, longest)]
-    zeros = [0] * len(counts)
-    return StepBatch(
-        entries=np.array([zeros, zeros, counts], dtype=np.int32),
-        sampling=np.arange(len(counts), dtype=np.int32),
-        new_blocks=np.zeros((3, 0), dtype=np.int32),
-        num_tokens=num_tokens,
-        max_query_len=max(counts),
-        max_seq_len=max(counts),
-    )
+    return [min(longest, num_tokens - first) for first in range(0, num_tokens, longest)]

@@ -9,14 +9,14 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from attrs import fields
+from attrs import astuple
 from torch import Tensor
 
 from nanofn.model.decoder import gated_unit
 from nanofn.model.experts_config import ExpertsConfig
 from nanofn.model.kv_cache import KVCache
 from nanofn.model.layers import rms_norm
-from nanofn.model.params import LayerParams, ModelParams
+from nanofn.model.params import ModelParams
 from nanofn_kernels.entries import prefill_inputs
 from nanofn_kernels.norm_rope_store import norm_rope_store
 from nanofn_kernels.paged_prefill import paged_prefill
@@ -29,11 +29,6 @@ _number = count()
 
 LayerTensors = tuple[Any, ...]
 """A layer's tensors in the order of `LayerParams`: a compiled function specialises on objects, not on tensors."""
-
-
-def layer_tensors(layer: LayerParams) -> LayerTensors:
-    """List a layer's tensors."""
-    return tuple([getattr(layer, each.name) for each in fields(LayerParams)])
 
 
 def prefill(
@@ -82,7 +77,7 @@ def prefill(
             torch._dynamo.maybe_mark_dynamic(cache, 0)  # noqa: SLF001
         hidden = layer(
             hidden,
-            layer_tensors(each),
+            astuple(each, recurse=False),
             k_cache,
             v_cache,
             where,
@@ -109,7 +104,7 @@ def prefill_layer(
 
     Args:
         hidden: [num_tokens, hidden_size] the weights' dtype.
-        tensors: See `layer_tensors`.
+        tensors: See `LayerTensors`.
         k_cache: [num_blocks, block_size, num_kv_heads, head_dim].
         v_cache: [num_blocks, block_size, num_kv_heads, head_dim].
         where: cos_sin, positions and slot_mapping, as `norm_rope_store` takes them.
