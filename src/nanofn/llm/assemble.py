@@ -24,6 +24,7 @@ from nanofn.errors import ConfigError
 from nanofn.event_log import LogWriter
 from nanofn.llm.locate import embedded_model, load_tokenizer_of, locate
 from nanofn.llm.options import EngineOptions
+from nanofn.llm.quick_turns import quick_turns
 from nanofn.model.kv_cache import block_bytes
 from nanofn.model.prefill import Layer, compiled_layer, prefill_layer, wake_compiler
 from nanofn.request import TokenId
@@ -81,7 +82,7 @@ def assemble(options: EngineOptions) -> Parts:
     """
     path = locate(options.model, options.revision)
     device = pick_device(options.device)
-    with ThreadPoolExecutor(1) as beside:
+    with quick_turns(), ThreadPoolExecutor(1) as beside:
         if device.type == "cuda" and not options.enforce_eager:
             beside.submit(wake_compiler)
         checkpoint = load_checkpoint(path, dtype=pick_dtype(options.dtype, device), device=device)
