@@ -16,6 +16,7 @@ from tqdm import tqdm
 
 from nanofn.device.accounts import check_accounts, check_sizes
 from nanofn.device.damage import typed_errors
+from nanofn.device.random_source import random_source
 from nanofn.device.sources import open_source
 from nanofn.device.stored import DTYPES, Source
 from nanofn.device.tensor_names import Parameter, layer_parameters, outer_parameters
@@ -52,7 +53,11 @@ class Checkpoint:
 
 
 def load_checkpoint(
-    path: str | Path, *, dtype: torch.dtype | None = None, device: torch.device | str = "cpu"
+    path: str | Path,
+    *,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str = "cpu",
+    is_dummy: bool = False,
 ) -> Checkpoint:
     """Load a checkpoint. Threads read the files ahead, and each tensor is copied straight to its place.
 
@@ -62,8 +67,10 @@ def load_checkpoint(
         path: A folder with config.json and weights in safetensors format, one file or sharded; or a GGUF file.
         dtype: What weights are cast to; None is the config's, or the embedding's where the config has none.
         device: Where they go.
+        is_dummy: Random weights are made there instead of read; the folder needs config.json alone.
 
     Raises:
+        ConfigError: Random weights take more memory than the device has.
         UnsupportedModelError: The architecture, a feature of it or a tensor's dtype is not covered.
         CheckpointError: A file is missing or damaged, or tensors are missing, surplus or misshapen: all are named.
 
@@ -71,7 +78,8 @@ def load_checkpoint(
         CheckpointWarning: Weights are NaN or infinite.
     """
     with typed_errors(path):
-        return _load(open_source(path), dtype, device)
+        source = random_source(path, dtype, device) if is_dummy else open_source(path)
+        return _load(source, dtype, device)
 
 
 def _load(source: Source, dtype: torch.dtype | None, device: torch.device | str) -> Checkpoint:

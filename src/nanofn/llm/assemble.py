@@ -80,12 +80,14 @@ def assemble(options: EngineOptions) -> Parts:
     Raises:
         ConfigError: Something does not exist, is not supported, or does not fit.
     """
-    path = locate(options.model, options.revision)
+    is_dummy = options.load_format == "dummy"
+    path = locate(options.model, options.revision, with_weights=not is_dummy)
     device = pick_device(options.device)
     with quick_turns(), ThreadPoolExecutor(1) as beside:
         if device.type == "cuda" and not options.enforce_eager:
             beside.submit(wake_compiler)
-        checkpoint = load_checkpoint(path, dtype=pick_dtype(options.dtype, device), device=device)
+        dtype = pick_dtype(options.dtype, device)
+        checkpoint = load_checkpoint(path, dtype=dtype, device=device, is_dummy=is_dummy)
         tokenizer = load_tokenizer_of(path if options.tokenizer is None else locate(options.tokenizer))
     why_plain = obstacle(checkpoint.config, device) if device.type == "cuda" else None
     is_fused = device.type == "cuda" and why_plain is None
@@ -119,7 +121,7 @@ def assemble(options: EngineOptions) -> Parts:
         eos_token_ids=tuple(sorted(map(TokenId, eos))),
         default_params=default_params,
         log=_open_log(options, limits),
-        notes=_notes(path, checkpoint, limits, device, why_plain, default_params, left_out),
+        notes=_notes(path, checkpoint, limits, device, why_plain, default_params, left_out, is_dummy=is_dummy),
     )
     sys.stderr.write(f"nanofn: {', '.join(parts.notes)}\n")
     return parts
@@ -238,6 +240,8 @@ def _notes(
     why_plain: str | None,
     params: SamplingParams,
     left_out: tuple[str, ...],
+    *,
+    is_dummy: bool,
 ) -> tuple[str, ...]:
     dtype = checkpoint.params.embedding.dtype
     block = block_bytes(checkpoint.config, limits.block_size, dtype=dtype)
@@ -250,7 +254,9 @@ def _notes(
     ]
     if why_plain is not None:
         notes.append(f"one operation after another: {why_plain}")
-    if checkpoint.num_bytes >= SAID_BYTES:
+    if is_dummy:
+        notes.append("random weights")
+    elif checkpoint.num_bytes >= SAID_BYTES:
         rate = checkpoint.num_bytes / checkpoint.seconds / 1e9
         notes.append(f"{checkpoint.num_bytes / 1e9:.2f} GB read in {checkpoint.seconds:.1f} s ({rate:.2f} GB/s)")
     if checkpoint.generation_defaults:
