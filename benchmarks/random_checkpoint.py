@@ -6,20 +6,25 @@ python benchmarks/random_checkpoint.py qwen3-0.6b FOLDER [--tokenizer FOLDER] [-
 import argparse
 import json
 import shutil
+from collections import deque
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import torch
 from huggingface_hub import split_torch_state_dict_into_shards
-from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
 from model_dimensions import PUBLISHED, config_json
 from nanofn.device.random_source import random_tensor
+from nanofn.embedded.save import write_safetensors
 from random_tokenizer import save_random_tokenizer
 
 MAX_SHARD_BYTES = 4 << 30
+
+NUM_WRITERS = 4
+"""Shards that are written at once where they are drawn on a GPU, in seconds that a benchmark pays for. Each is held on the GPU."""
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 
@@ -76,7 +81,7 @@ def make_checkpoint(
         name: Key of `PUBLISHED`.
         folder: Where to; made if need be.
         tokenizer: A folder to copy the tokenizer from; None makes one with a word for every id.
-        device: Where to draw the weights. One shard at a time is held.
+        device: Where to draw the weights. One shard at a time is held, on a GPU four.
         max_shard_bytes: Most bytes of a file.
         with_weights: Whether files of weights are wanted; `LLM(folder, load_format="dummy")` needs none.
 
@@ -123,10 +128,16 @@ def _write_weights(
 ) -> None:
     outlines = {name: torch.empty(shape, dtype=torch.bfloat16, device="meta") for name, shape in shapes.items()}
     split = split_torch_state_dict_into_shards(outlines, max_shard_size=max_shard_bytes)
-    for file, names in split.filename_to_tensors.items():
-        drawn = {name: random_tensor(name, shapes[name], torch.bfloat16, generator) for name in names}
-        save_file(drawn, folder / file, metadata={"format": "pt"})
-        drawn.clear()
+    num_writers = NUM_WRITERS if generator.device.type == "cuda" else 1
+    with ThreadPoolExecutor(num_writers) as writers:
+        under_way = deque[Future[None]]()
+        for file, names in split.filename_to_tensors.items():
+            if len(under_way) == num_writers:
+                under_way.popleft().result()
+            drawn = {name: random_tensor(name, shapes[name], torch.bfloat16, generator) for name in names}
+            under_way.append(writers.submit(write_safetensors, folder / file, drawn))
+        while under_way:
+            under_way.popleft().result()
     if split.is_sharded:
         index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
         (folder / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
