@@ -18,9 +18,10 @@ from nanofn.device.decode_graphs import bucket_sizes, make_bucket
 from nanofn.device.fused_executor import FusedExecutor
 from nanofn.device.kernel_support import obstacle
 from nanofn.device.memory import room_on
+from nanofn.device.precompile import request_kernels
 from nanofn.device.prefill_graphs import SIZES, TOKEN_UNIT, PrefillGraphs, capture_shapes, capture_size, capture_sizes
 from nanofn.device.step_memory import allocate_step_memory
-from nanofn.device.trial import kept_results
+from nanofn.device.trial import kept_results, working_bytes
 from nanofn.errors import ConfigError
 from nanofn.llm import assemble
 from nanofn.llm.locate import embedded_model
@@ -94,7 +95,7 @@ def test_what_steps_keep_is_counted_for_every_size(checkpoint):
     """Logits of the buckets 1 and 2 beside 3, hidden states of 32, 64 and 96 tokens: the largest trial shows none of them."""
     params = checkpoint.params
     vocab_size, hidden_size = params.head.shape
-    memory = allocate_step_memory(params, LIMITS, CPU, depth=1)
+    memory = allocate_step_memory(params, LIMITS, CPU, depth=1, num_blocks=8)
     buckets, logits, hidden = kept_results(params, memory, LIMITS, pool=object())
     assert len(buckets) == 2
     assert logits.shape == (1 + 2, vocab_size)
@@ -114,8 +115,11 @@ def test_no_bucket_holds_more_entries_than_a_step_may_have():
 class Recorded:
     """A graph of torch's, that records nothing and replays nothing."""
 
+    number = 0
+
     def capture_begin(self, **_):
         assert not gc.isenabled()
+        Recorded.number += 1
 
     def capture_end(self):
         """As if all was well."""
@@ -124,10 +128,50 @@ class Recorded:
         """As if all ran again."""
 
 
+@pytest.fixture
+def gpu(monkeypatch):
+    """Make a CPU pass for a GPU on which a graph takes 1,000 bytes that torch knows nothing of, and all tensors 7."""
+    Recorded.number = 0
+    stand_ins = {
+        "CUDAGraph": Recorded,
+        "Stream": lambda _: None,
+        "current_stream": lambda: SimpleNamespace(synchronize=lambda: None),
+        "empty_cache": lambda: None,
+        "graph_pool_handle": object,
+        "max_memory_reserved": lambda _: 7,
+        "mem_get_info": lambda _: (10**6 - 1000 * Recorded.number, 10**6),
+        "memory_reserved": lambda _: 0,
+        "reset_peak_memory_stats": lambda _: None,
+        "synchronize": lambda *_: None,
+    }
+    for name, stand_in in stand_ins.items():
+        monkeypatch.setattr(torch.cuda, name, stand_in)
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_trial_counts_what_graphs_take_beside_the_first(checkpoint):
+    """Three graphs a bucket. The largest bucket is there, three sizes and three prefills are to come, none larger than three."""
+    working = working_bytes(checkpoint.params, LIMITS, CPU, depth=2, layer=prefill_layer, captures=True)
+    assert working == 7 + 3000 + (3 + 3) * 3000
+    taken = Recorded.number
+    assert working_bytes(checkpoint.params, LIMITS, CPU, depth=2, layer=prefill_layer, captures=False) == 7
+    assert Recorded.number == taken
+
+
+@pytest.mark.usefixtures("gpu")
+def test_every_size_is_captured_at_the_start(checkpoint):
+    """A forward pass and two samplers each; and kernels are asked for before, with one layer and blocks for no sequence."""
+    long = evolve(LIMITS, num_blocks=99, max_model_len=1024)
+    request_kernels(checkpoint.params, long, CPU)
+    assert Recorded.number == 0
+    engine = FusedExecutor(checkpoint.params, long, CPU, captures=True)
+    assert Recorded.number == 3 * len(bucket_sizes(long))
+    engine.close()
+
+
+@pytest.mark.usefixtures("gpu")
 def test_a_captured_bucket_holds_the_memory_that_its_graph_writes(checkpoint, monkeypatch):
     """A graph knows its workspace by address alone: who lets go of it lets others' memory be written over."""
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", Recorded)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(synchronize=lambda: None))
     workspaces = []
 
     def allocate(*arguments):
@@ -136,7 +180,7 @@ def test_a_captured_bucket_holds_the_memory_that_its_graph_writes(checkpoint, mo
         return found
 
     monkeypatch.setattr(decode_graphs, "allocate_workspace", allocate)
-    memory = allocate_step_memory(checkpoint.params, LIMITS, CPU, depth=1)
+    memory = allocate_step_memory(checkpoint.params, LIMITS, CPU, depth=1, num_blocks=8)
     bucket = make_bucket(checkpoint.params, memory, 2, pool=object())
     gc.collect()
     assert workspaces[0]() is not None
@@ -207,7 +251,7 @@ def test_a_prefill_that_there_is_no_room_to_capture_stays_as_it_was(checkpoint, 
 
     monkeypatch.setattr(prefill_graphs, "capture", no_room)
     monkeypatch.setattr(prefill_graphs, "prefill", lambda *arguments: steps.append(arguments[2]))
-    memory = allocate_step_memory(checkpoint.params, LIMITS, CPU, depth=1)
+    memory = allocate_step_memory(checkpoint.params, LIMITS, CPU, depth=1, num_blocks=8)
     prefills = PrefillGraphs(checkpoint.params, memory, LIMITS, prefill_layer, pool=object())
     for _ in range(4):
         prefills.run(torch.zeros((3, 32), dtype=torch.int32), 20)

@@ -66,7 +66,7 @@ class FusedExecutor:
         self._params: ModelParams | None = params
         self._stream = torch.cuda.Stream(device) if is_gpu else None
         with torch.inference_mode(), torch.cuda.stream(self._stream):
-            memory = allocate_step_memory(params, limits, device, depth=depth)
+            memory = allocate_step_memory(params, limits, device, depth=depth, num_blocks=limits.num_blocks)
             self._memory, self._tables, self._staging = memory, memory.tables, memory.staging
             self._pool = torch.cuda.graph_pool_handle() if captures else None
             self._buckets: dict[int, Bucket] = {}

@@ -37,7 +37,7 @@ def request_kernels(params: ModelParams, limits: Limits, device: torch.device) -
         device: Where the weights are.
     """
     first = evolve(params, layers=params.layers[:1], config=evolve(params.config, num_layers=1))
-    memory = allocate_step_memory(first, evolve(limits, num_blocks=2), device, depth=0)
+    memory = allocate_step_memory(first, limits, device, depth=0, num_blocks=2)
     tables, staging = memory.tables, memory.staging
     with only_compiling():
         for size in bucket_sizes(limits):

@@ -29,13 +29,13 @@ class StepMemory:
     cos_sin: Tensor
 
 
-def allocate_step_memory(params: ModelParams, limits: Limits, device: torch.device, *, depth: int) -> StepMemory:
-    """Allocate for a model, its bounds and so many steps under way."""
+def allocate_step_memory(
+    params: ModelParams, limits: Limits, device: torch.device, *, depth: int, num_blocks: int
+) -> StepMemory:
+    """Allocate for a model, its bounds, so many steps under way and so many blocks, which a trial has fewer of."""
     return StepMemory(
         allocate_tables(limits, device),
         allocate_staging(limits.max_num_seqs, depth, device),
-        allocate_kv_cache(
-            params.config, limits.num_blocks, limits.block_size, dtype=params.embedding.dtype, device=device
-        ),
+        allocate_kv_cache(params.config, num_blocks, limits.block_size, dtype=params.embedding.dtype, device=device),
         cos_sin_table(params.rope, limits.max_model_len),
     )

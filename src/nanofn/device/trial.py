@@ -4,7 +4,6 @@ import gc
 from typing import Any
 
 import torch
-from attrs import evolve
 
 from nanofn.batch.device_entries import chunk_array
 from nanofn.config import Limits
@@ -53,7 +52,7 @@ def working_bytes(
     sizes = bucket_sizes(limits)
     try:
         with torch.cuda.stream(torch.cuda.Stream(device)):  # none can be captured on the default stream
-            memory = allocate_step_memory(params, evolve(limits, num_blocks=2), device, depth=depth)
+            memory = allocate_step_memory(params, limits, device, depth=depth, num_blocks=2)
             pool = torch.cuda.graph_pool_handle() if captures else None
             held = [kept_results(params, memory, limits, pool), _run(params, memory, limits, layer, pool)]
             outside_at_first = outside()
