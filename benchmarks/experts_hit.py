@@ -49,6 +49,6 @@ def recorded_choices() -> Iterator[list[Tensor]]:
 
 
 def _drop_graphs(executor: Any) -> None:
-    if getattr(executor, "_captures", False):
-        executor._captures = False  # noqa: SLF001  as above
+    if getattr(executor, "_pool", None) is not None:
+        executor._pool = None  # noqa: SLF001  as above; without it nothing is captured
         executor._buckets.clear()  # noqa: SLF001

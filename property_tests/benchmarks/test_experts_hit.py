@@ -23,6 +23,8 @@ def test_the_count_is_between_what_one_token_needs_and_all(name, executor, tmp_p
     (run,) = runs_of("batch64", "smoke", 2_048, 0)
     folder = make_checkpoint(name, tmp_path / name)
     with LLM(folder, device="cpu", block_size=16, max_model_len=64, max_num_seqs=8) as llm:
+        if executor == "fused":
+            llm._executor._pool = object()  # as where steps are captured, which a CPU could not
         found = experts_hit(llm, run, 3)
     if name == "tiny":
         assert found == {}

@@ -86,9 +86,11 @@ def assemble(options: EngineOptions) -> Parts:
     with quick_turns(), ThreadPoolExecutor(1) as beside:
         if device.type == "cuda" and not options.enforce_eager:
             beside.submit(wake_compiler)
-        dtype = pick_dtype(options.dtype, device)
-        checkpoint = load_checkpoint(path, dtype=dtype, device=device, is_dummy=is_dummy)
+        with room_on(device, str(path), "free some, or use a narrower dtype or a smaller model"):
+            dtype = pick_dtype(options.dtype, device)
+            checkpoint = load_checkpoint(path, dtype=dtype, device=device, is_dummy=is_dummy)
         tokenizer = load_tokenizer_of(path if options.tokenizer is None else locate(options.tokenizer))
+    default_params, left_out = read_generation_defaults(checkpoint.generation_defaults)
     why_plain = obstacle(checkpoint.config, device) if device.type == "cuda" else None
     is_fused = device.type == "cuda" and why_plain is None
     is_mixture = checkpoint.config.experts is not None
@@ -99,19 +101,23 @@ def assemble(options: EngineOptions) -> Parts:
     params = checkpoint.params
     kind = checkpoint.config, params.embedding.dtype, options.block_size
     layer = compiled_layer(kind) if captures and not is_mixture else prefill_layer
-    with room_on(device):
+    with room_on(
+        device,
+        "the engine",
+        "lower gpu_memory_utilization, max_num_seqs, max_num_batched_tokens or max_model_len",
+    ):
         available = (
             _bytes_beside_steps(options, checkpoint, device, layer, captures=captures)
             if is_fused
             else _share_of_free_bytes(options, device)
         )
         limits = _limits(options, checkpoint, available)
+        log = _open_log(options, limits)
         executor = (
             FusedExecutor(params, limits, device, depth=options.depth, layer=layer, captures=captures)
             if is_fused
             else EagerExecutor(params, limits, device)
         )
-    default_params, left_out = read_generation_defaults(checkpoint.generation_defaults)
     eos = {*checkpoint.eos_token_ids, *([] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id])}
     parts = Parts(
         limits=limits,
@@ -120,7 +126,7 @@ def assemble(options: EngineOptions) -> Parts:
         vocab_size=checkpoint.config.vocab_size,
         eos_token_ids=tuple(sorted(map(TokenId, eos))),
         default_params=default_params,
-        log=_open_log(options, limits),
+        log=log,
         notes=_notes(path, checkpoint, limits, device, why_plain, default_params, left_out, is_dummy=is_dummy),
     )
     sys.stderr.write(f"nanofn: {', '.join(parts.notes)}\n")
