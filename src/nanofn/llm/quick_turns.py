@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 TURN_S = 5e-4
-"""Python's own is ten times as long. Beside imports, 0.6B's weights then came in 1.4 s instead of 2.3 (two cores, fp32), and
+"""Python's own is ten times as long. Beside imports, 0.6B's weights came in 1.4 to 1.6 s instead of 2.3 to 3.0 (two cores), and
 both ended sooner."""
 
 
