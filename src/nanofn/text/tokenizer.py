@@ -30,6 +30,7 @@ class Tokenizer:
         self.eos_token_id: TokenId | None = inner.eos_token_id
         self.special_token_ids = frozenset([token_id for token_id, token in added.items() if token.special])
         self.byte_token_ids = _byte_token_ids(inner)
+        self._texts: dict[int, str] = {}
 
     def encode(self, text: str) -> list[int]:
         """Turn text into ids, with the special tokens that the tokenizer adds by itself."""
@@ -47,6 +48,13 @@ class Tokenizer:
         text: str = self.inner.decode(
             known, skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False
         )
+        return text
+
+    def text_of(self, token_id: int) -> str:
+        """Decode one token alone, special or not; the same one is decoded once. Parts of a character become U+FFFD."""
+        text = self._texts.get(token_id)
+        if text is None:
+            text = self._texts[token_id] = self.decode([token_id], skip_special_tokens=False)
         return text
 
     def thinks(self, chat_template: str | None = None) -> bool:
