@@ -141,8 +141,7 @@ def host_times(variant, tokenizer):
     executor = Answers(clock)
     engine = Engine(limits, executor, fcfs, tokenizer, depth=2)
     intake = Intake(
-        encode=tokenizer.encode,
-        encode_plain=tokenizer.encode_plain,
+        tokenizer=tokenizer,
         compile_grammar=Grammars(tokenizer, VOCAB_SIZE, (tokenizer.eos_token_id,)).compile,
         limits=limits,
         vocab_size=VOCAB_SIZE,

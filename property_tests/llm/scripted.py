@@ -123,8 +123,7 @@ class Run:
         executor = ScriptedExecutor(script, fails_at)
         engine = Engine(limits, executor, policy, tokenizer, depth=depth)
         intake = Intake(
-            encode=tokenizer.encode,
-            encode_plain=tokenizer.encode_plain,
+            tokenizer=tokenizer,
             compile_grammar=Grammars(tokenizer, tokenizer.vocab_size, eos).compile,
             limits=limits,
             vocab_size=tokenizer.vocab_size,

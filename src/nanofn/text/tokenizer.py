@@ -21,6 +21,7 @@ class Tokenizer:
         inner: transformers' tokenizer.
         byte_token_ids: Tokens such as <0xE2> that stand for one byte; a run of them is decoded as a whole, so its text
             is uncertain while it may go on. Byte-level vocabularies have none.
+        joins_special_tokens: Whether special tokens that follow each other have nothing between them in the text.
     """
 
     def __init__(self, inner: Any) -> None:
@@ -31,6 +32,9 @@ class Tokenizer:
         self.special_token_ids = frozenset([token_id for token_id, token in added.items() if token.special])
         self.byte_token_ids = _byte_token_ids(inner)
         self._texts: dict[int, str] = {}
+        special = sorted(self.special_token_ids) * 2
+        together = self.decode(special, skip_special_tokens=False)
+        self.joins_special_tokens = together == "".join(map(self.text_of, special))
 
     def encode(self, text: str) -> list[int]:
         """Turn text into ids, with the special tokens that the tokenizer adds by itself."""
