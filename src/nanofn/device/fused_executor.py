@@ -13,11 +13,11 @@ from torch import Tensor
 
 from nanofn.batch.build import StepBatch, build
 from nanofn.batch.device_entries import chunk_array, decode_entries, sampling_entries
+from nanofn.batch.masks import NO_MASKS, Masks
 from nanofn.batch.row_start import RowStart
-from nanofn.batch.step_output import StepOutput
+from nanofn.batch.step_output import NOBODY, StepOutput
 from nanofn.config import Limits
 from nanofn.device.decode_graphs import Bucket, bucket_sizes, make_bucket
-from nanofn.device.executor import NO_MASKS, Masks
 from nanofn.device.prefill_graphs import PrefillGraphs
 from nanofn.device.read_logprobs import PromptReport, prompt_logprobs, sampled_logprobs
 from nanofn.device.row_params import RowParams
@@ -153,10 +153,10 @@ class FusedExecutor:
         logits, sampled, places, bucket = forwarded.logits, forwarded.rows, forwarded.places, forwarded.bucket
         size, rows = logits.shape[0], self._rows
         adjusted: Tensor | None = None
-        if masks or rows.adjusts(sampled, forwarded.positions):
-            entries, at = self._staging.entries_of(size), np.arange(size)[places].tolist()
-            by_place = {place: masks[row] for place, row in zip(at, sampled, strict=True) if row in masks}
-            adjusted = rows.adjusted(logits, entries[0], entries[1] + 1, by_place)
+        if masks.rows or rows.adjusts(sampled, forwarded.positions):
+            entries, mask_of = self._staging.entries_of(size), np.full(size, -1, dtype=np.int32)
+            mask_of[places] = masks.places_of(sampled)
+            adjusted = rows.adjusted(logits, entries[0], entries[1] + 1, masks, mask_of)
         filters = rows.filters(sampled)
         if bucket is not None and adjusted is None:
             bucket.sample(filters)
@@ -169,7 +169,7 @@ class FusedExecutor:
         report = None
         if rows.reports(sampled):
             at = np.arange(size)[places].tolist()
-            report = sampled_logprobs(logits, self._staging.device_output, at, [rows.of(row) for row in sampled])
+            report = sampled_logprobs(logits, self._staging.device_output, at, sampled, rows.reported)
         # Last, because its event says that all copies of the step are through.
         self._staging.download(forwarded.slot, size)
         self._pending.append(Pending(forwarded.slot, places, report, forwarded.prompt_logprobs))
@@ -209,7 +209,7 @@ class FusedExecutor:
             )
         return StepOutput(
             tuple(map(TokenId, token_ids)),
-            pending.logprobs.read() if pending.logprobs else (),
+            pending.logprobs.read() if pending.logprobs else NOBODY,
             tuple([each.read() for each in pending.prompt_logprobs]),
         )
 

@@ -9,6 +9,7 @@ from attrs import evolve
 
 from nanofn.batch.build import StepBatch
 from nanofn.batch.device_entries import chunk_array
+from nanofn.batch.masks import NO_MASKS, Masks, num_words
 from nanofn.config import Limits
 from nanofn.device.decode_graphs import bucket_sizes, make_bucket
 from nanofn.device.prefill_graphs import PrefillGraphs
@@ -17,9 +18,9 @@ from nanofn.device.sampler import sample_entries
 from nanofn.device.step_memory import allocate_step_memory
 from nanofn.model.params import ModelParams
 from nanofn.model.prefill import prefill_layer
+from nanofn.request import Row
 from nanofn.sampling.logprobs import token_logprobs
 from nanofn_kernels._dispatch import only_compiling
-from nanofn_kernels.adjust import WORD_BITS
 
 NUM_THREADS = os.cpu_count() or 1
 
@@ -49,9 +50,10 @@ def request_kernels(params: ModelParams, limits: Limits, device: torch.device) -
         entries = staging.entries_of(limits.max_num_seqs)
         vocab_size, rows = params.head.shape[0], RowParams(tables, params.head.shape[0])
         logits = torch.zeros((limits.max_num_seqs, vocab_size), dtype=params.head.dtype, device=device)
-        mask = np.zeros(vocab_size // WORD_BITS + 1, dtype=np.uint32)
-        rows.adjusted(logits, entries[0], entries[1] + 1, {0: mask})
-        adjusted = rows.adjusted(logits, entries[0], entries[1] + 1, {})
+        mask_of = np.full(limits.max_num_seqs, -1, dtype=np.int32)
+        mask = Masks((Row(0),), np.zeros((1, num_words(vocab_size)), dtype=np.uint32))
+        rows.adjusted(logits, entries[0], entries[1] + 1, mask, mask_of)
+        adjusted = rows.adjusted(logits, entries[0], entries[1] + 1, NO_MASKS, mask_of)
         for filters in (False, True):
             sample_entries(adjusted, entries, tables, staging.device_output, filters)
         token_logprobs(logits, torch.zeros(limits.max_num_seqs, dtype=torch.int64, device=device), 1)

@@ -80,8 +80,7 @@ class LLM:
         )
         seeds = random.Random(chosen.seed)  # noqa: S311  seeds need no secrecy
         self._intake = Intake(
-            encode=parts.tokenizer.encode,
-            encode_plain=parts.tokenizer.encode_plain,
+            tokenizer=parts.tokenizer,
             compile_grammar=Grammars(parts.tokenizer, parts.vocab_size, parts.eos_token_ids).compile,
             limits=parts.limits,
             vocab_size=parts.vocab_size,
