@@ -3,6 +3,8 @@
 from collections import deque
 from types import SimpleNamespace
 
+import numpy as np
+
 from nanofn.batch.row_sampling import RowSampling
 from nanofn.batch.step_output import StepOutput
 from nanofn.lab.shadow import ShadowExecutor
@@ -64,8 +66,8 @@ class FakeExecutor:
             for entry in step_plan.entries
             if entry.samples
         }
-        assert masks == {row: numbers[row] for row in masks}
-        self.num_masks += len(masks)
+        assert masks.words.tolist() == [[numbers[row]] for row in masks.rows]
+        self.num_masks += len(masks.rows)
         self.results.append(token_ids)
 
     def collect(self):
@@ -103,11 +105,15 @@ class FakeMatcher:
     def __init__(self):
         self.num_tokens = 0
 
-    def allowed(self):
-        return self.num_tokens
-
     def advance(self, token_id):
         self.num_tokens += 1
+
+
+class FakeAllowedIds:
+    """Makes masks of `FakeMatcher`s: one word each."""
+
+    def of(self, matchers):
+        return np.array([[matcher.num_tokens] for matcher in matchers], dtype=np.uint32)
 
 
 FREE_FORM = SimpleNamespace(start=FakeMatcher)
@@ -119,7 +125,7 @@ class Engine:
 
     def __init__(self, limits, *, policy=fcfs, depth=1, fails_at=frozenset(), error=InjectedError):
         self.executor = FakeExecutor(limits, fails_at=fails_at, error=error)
-        self.tracker = Tracker(FakeTokenizer())
+        self.tracker = Tracker(FakeTokenizer(), FakeAllowedIds())
         self.loop = Loop(
             limits,
             self.executor,

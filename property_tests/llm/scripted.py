@@ -4,9 +4,10 @@ from collections import Counter, deque
 
 import numpy as np
 
-from nanofn.batch.step_output import StepOutput, TokenLogprobs
+from nanofn.batch.logprob_record import record_type
+from nanofn.batch.masks import NO_MASKS
+from nanofn.batch.step_output import StepOutput
 from nanofn.config import Limits
-from nanofn.device.executor import NO_MASKS
 from nanofn.llm.engine import Engine
 from nanofn.llm.facts import Facts
 from nanofn.llm.intake import Intake, read_call
@@ -63,21 +64,21 @@ class ScriptedExecutor:
         self._sample(step_plan, masks)
 
     def _sample(self, step_plan, masks):
-        tokens, logprobs = [], []
+        tokens, logprobs, allowed_by_row = [], {}, dict(zip(masks.rows, masks.words, strict=True))
         for entry in step_plan.entries:
             if entry.samples:
                 start, position = self.starts[entry.row], entry.first_position + entry.num_tokens
                 prompt = start.token_ids[: start.num_prompt_tokens]
                 token_id = self.script(prompt, start.child, position - len(prompt))
-                if entry.row in masks:
-                    allowed = allowed_ids(masks[entry.row])
+                if entry.row in allowed_by_row:
+                    allowed = allowed_ids(allowed_by_row[entry.row])
                     token_id = allowed[token_id % len(allowed)]
                 tokens.append(token_id)
                 self.num_sampled[prompt, start.child] += 1
                 if start.sampling.logprobs is not None:
-                    known = TokenLogprobs(tokens[-1], logprob_of(prompt, position), 1, ())
-                    logprobs.append((start.sequence_id, known))
-        self.results.append(StepOutput(tuple(tokens), tuple(logprobs)))
+                    known = np.array((1, [(token_id, logprob_of(prompt, position))]), dtype=record_type(0))
+                    logprobs[start.sequence_id] = known.tobytes()
+        self.results.append(StepOutput(tuple(tokens), logprobs))
 
     def collect(self):
         self._count()
@@ -122,8 +123,7 @@ class Run:
         executor = ScriptedExecutor(script, fails_at)
         engine = Engine(limits, executor, policy, tokenizer, depth=depth)
         intake = Intake(
-            encode=tokenizer.encode,
-            encode_plain=tokenizer.encode_plain,
+            tokenizer=tokenizer,
             compile_grammar=Grammars(tokenizer, tokenizer.vocab_size, eos).compile,
             limits=limits,
             vocab_size=tokenizer.vocab_size,

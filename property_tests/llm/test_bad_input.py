@@ -91,7 +91,12 @@ def test_a_parameter_out_of_range_is_refused_by_name(field, value):
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("flat_logprobs", True), ("logprob_token_ids", [3]), ("repetition_detection", {"min_count": 2})],
+    [
+        ("flat_logprobs", True),
+        ("logprob_token_ids", [3]),
+        ("repetition_detection", {"min_count": 2}),
+        ("thinking_token_budget", 5),
+    ],
 )
 def test_a_field_that_is_not_built_yet_is_refused_if_set(field, value, llm):
     """It would be ignored otherwise."""

@@ -1,6 +1,8 @@
 """Log-probabilities are those of the model's own distribution, for prompt and output, however the work is scheduled."""
 
+import copy
 import json
+import pickle
 from random import Random
 
 import pytest
@@ -209,8 +211,54 @@ def test_they_are_plain_data_in_json(llm):
 
 
 def test_ids_without_a_token_are_reported_without_a_text(llm):
-    """Every id of the vocabulary decodes to something, parts of a character to U+FFFD, and nothing raises."""
+    """Every id of the vocabulary decodes to something, parts of a character to nothing, and nothing raises."""
     (output,) = llm.generate([PROMPTS[1]], SAMPLED.replace(logprobs=-1, max_tokens=1))
     (found,) = output.outputs[0].logprobs
     for token_id, logprob in found.items():
-        assert llm.tokenizer.decode([token_id], skip_special_tokens=False) == logprob.decoded_token
+        assert llm.tokenizer.decode([token_id], skip_special_tokens=False).rstrip("\ufffd") == logprob.decoded_token
+
+
+def test_decoded_tokens_join_to_the_text(llm):
+    """Of an output and of a prompt, where characters lie across tokens; likelier ones are told in the same place."""
+    text = "a😀b€é😀"
+    params = SamplingParams(max_tokens=60, logprobs=2, prompt_logprobs=1, structured_outputs={"choice": [text]})
+    prompt = llm.tokenizer.encode_plain("€ and 😀😀.")
+    (output,) = llm.generate([prompt], params)
+    completion = output.outputs[0]
+    assert completion.text == text
+    assert len(completion.token_ids) > len(text)
+    chosen = [found[token_id] for found, token_id in zip(completion.logprobs, completion.token_ids, strict=True)]
+    assert "".join(each.decoded_token for each in chosen) == text
+    told = [found[token_id] for found, token_id in zip(output.prompt_logprobs[1:], prompt[1:], strict=True)]
+    assert (
+        llm.tokenizer.decode(prompt[:1]).rstrip("\ufffd") + "".join(each.decoded_token for each in told)
+        == "€ and 😀😀."
+    )
+
+
+def test_they_are_a_sequence_that_never_changes(llm):
+    """Index, slice, iteration, comparison, copy and pickle, with a None in front of a prompt's."""
+    params = SAMPLED.replace(logprobs=1, prompt_logprobs=0, max_tokens=4)
+    (output,) = llm.generate([PROMPTS[1]], params)
+    (again,) = llm.generate([PROMPTS[1]], params)
+    for found, other in (
+        (output.outputs[0].logprobs, again.outputs[0].logprobs),
+        (output.prompt_logprobs, again.prompt_logprobs),
+    ):
+        plain = [found[place] for place in range(len(found))]
+        assert (len(plain), plain) == (len(found), list(found))
+        assert found == plain
+        assert found == tuple(plain)
+        assert found[-1] == plain[-1]
+        assert found[1:3] == tuple(plain[1:3])
+        assert found != plain[1:]
+        assert repr(found) == repr(tuple(plain))
+        assert pickle.loads(pickle.dumps(found)) == copy.deepcopy(found) == found
+        assert found == other
+        with pytest.raises(IndexError):
+            found[len(found)]
+        found[1].clear()
+        assert found == plain
+    assert output.prompt_logprobs[0] is None
+    assert len(output.prompt_logprobs) == len(PROMPTS[1])
+    assert pickle.loads(pickle.dumps(output)).outputs[0].token_ids == output.outputs[0].token_ids

@@ -5,6 +5,7 @@ from attrs import evolve
 from hypothesis import given, settings, strategies as st
 
 from llm.scripted import LIMITS, Run, logprob_of
+from nanofn.errors import RequestError
 from nanofn.sampling.params import SamplingParams
 from nanofn.text.detokenizer import Detokenizer
 from text.test_detokenizer import byte_level_ids
@@ -280,3 +281,22 @@ def test_a_failure_at_any_executor_call_moves_no_ending(depth):
                 assert [logprob_of(output.prompt_token_ids, 3 + place) for place in range(7)] == reported
                 pieces = [d.text for d in failed.deltas if (d.request_id, d.index) == (output.request_id, child)]
                 assert "".join(pieces) == "aab"
+
+
+def test_special_tokens_without_blanks_between_them(llm, monkeypatch):
+    """The text is what it is anyway; a tokenizer that puts blanks there is refused by name, where it would matter."""
+    end = llm.tokenizer.eos_token_id
+    params = SamplingParams(
+        max_tokens=3,
+        ignore_eos=True,
+        skip_special_tokens=False,
+        logit_bias={end: 1e9},
+        spaces_between_special_tokens=False,
+    )
+    text = llm.tokenizer.decode([end], skip_special_tokens=False)
+    assert llm.generate("a", params)[0].text == text * 3
+    monkeypatch.setattr(llm.tokenizer, "joins_special_tokens", False)
+    with pytest.raises(RequestError, match="spaces_between_special_tokens is False"):
+        llm.generate("a", params)
+    assert llm.generate("a", params.replace(skip_special_tokens=True))[0].text == ""
+    assert llm.generate("a", params.replace(detokenize=False))[0].outputs[0].token_ids == (end,) * 3

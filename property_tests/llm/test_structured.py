@@ -3,10 +3,15 @@
 import json
 import re
 
+import numpy as np
 import pytest
 
 from nanofn import LLM, SamplingParams, StructuredOutputsParams
 from nanofn.errors import ParameterError, RequestError
+from nanofn.text.grammar import AllowedIds, Grammars
+
+VOCAB_SIZE = 4_099
+"""More ids than the model has: no multiple of 32."""
 
 PERSON = {
     "type": "object",
@@ -138,3 +143,23 @@ def test_max_tokens_cuts_a_form_short(llm):
     output = llm.generate("a", params)[0].outputs[0]
     assert output.finish_reason == "length"
     assert re.fullmatch("[0-9]+", output.text)
+
+
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_masks_of_many_outputs_are_those_of_each(llm, count):
+    """Worked out together in one memory, at every place of several outputs, with the bits that llguidance gives alone."""
+    grammars = Grammars(llm.tokenizer, VOCAB_SIZE, [llm.tokenizer.eos_token_id])
+    forms = [StructuredOutputsParams(**form) for form in FORMS.values()]
+    matchers = [grammars.compile(forms[place % len(forms)]).start() for place in range(count)]
+    allowed_ids = AllowedIds()
+    for number in range(4):
+        words = allowed_ids.of(matchers)
+        assert words.shape == (count, -(-VOCAB_SIZE // 32))
+        for matcher, row in zip(matchers, words, strict=True):
+            alone = np.frombuffer(matcher.inner.compute_bitmask(), dtype="<u4")
+            assert np.array_equal(row, alone[: len(row)])
+        for matcher, row in zip(matchers, words.copy(), strict=True):
+            allowed = np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little"))
+            matcher.advance(int(allowed[number % len(allowed)]))
+        matchers = [matcher for matcher in matchers if not matcher.is_over]
+        count = len(matchers)

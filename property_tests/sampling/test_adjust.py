@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 
+from nanofn.batch.masks import NO_MASKS, Masks
 from nanofn.batch.row_sampling import RowSampling
 from nanofn.batch.row_start import RowStart
 from nanofn.config import Limits
@@ -74,9 +75,10 @@ class Rows:
         at = [-1] * num_padding + rows
         positions = [0] * num_padding + [self.position(row) for row in rows]
         entries = torch.tensor([at, positions], dtype=torch.int32)
-        by_place = {num_padding + rows.index(row): packed(mask) for row, mask in masks.items()}
+        words = np.array([packed(mask) for mask in masks.values()], dtype=np.uint32)
+        masks = Masks(tuple(masks), words)
         x = torch.tensor([logits[row] for row in at], dtype=torch.float32).reshape(-1, self.vocab_size)
-        found = self.params.adjusted(x, entries[0], entries[1], by_place)
+        found = self.params.adjusted(x, entries[0], entries[1], masks, masks.places_of(at))
         assert torch.equal(found[:num_padding], x[:num_padding])
         return found[num_padding:]
 
@@ -149,7 +151,7 @@ def test_a_token_of_a_chunk_that_samples_nothing_is_not_counted_again():
     owner = RowSampling(frequency_penalty=1.0), [5], [6, 6, 7]
     rows.start({0: owner})
     entries = torch.tensor([[0], [2]], dtype=torch.int32)
-    rows.params.adjusted(torch.zeros(1, VOCAB_SIZE), entries[0], entries[1], {})
+    rows.params.adjusted(torch.zeros(1, VOCAB_SIZE), entries[0], entries[1], NO_MASKS, np.array([-1], np.int32))
     rows.check([0], {0: [0.0] * VOCAB_SIZE}, {})
 
 
@@ -175,10 +177,12 @@ def test_exactly_the_allowed_ids_of_a_large_vocabulary_are_left(vocab_size):
     rows = Rows(vocab_size)
     rows.start({2: (RowSampling(allowed_token_ids=tuple(chosen.tolist())), [1], [])})
     entries = torch.tensor([[2], [1]], dtype=torch.int32)
-    found = rows.params.adjusted(row, entries[0], entries[1], {})
+    found = rows.params.adjusted(row, entries[0], entries[1], NO_MASKS, np.array([-1], np.int32))
     assert torch.isfinite(found).sum() == 200
     assert torch.equal(found[0, chosen], row[0, chosen])
-    assert torch.equal(found, rows.params.adjusted(row.clone(), entries[0], entries[1], {}))
+    assert torch.equal(
+        found, rows.params.adjusted(row.clone(), entries[0], entries[1], NO_MASKS, np.array([-1], np.int32))
+    )
 
 
 def test_a_row_that_only_holds_an_end_back_is_plain_from_there_on():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from nanofn.batch.masks import NO_MASKS, Masks
 from nanofn.batch.row_sampling import RowSampling
 from nanofn.batch.row_start import RowStart
 from nanofn.config import Limits
@@ -91,7 +92,7 @@ def test_draws_follow_the_filtered_distribution(name):
     assert p_value(counts, distribution(LOGITS, sampling, (), ())) > LEAST_P
 
 
-def choose(samplings, *, logits=LOGITS, prompt=PROMPT, output=OUTPUT, masks=None):
+def choose(samplings, *, logits=LOGITS, prompt=PROMPT, output=OUTPUT, masks=NO_MASKS):
     """One token for each of some rows, all with the same logits and tokens, each with its own seed."""
     count = len(samplings)
     limits = Limits(
@@ -106,7 +107,7 @@ def choose(samplings, *, logits=LOGITS, prompt=PROMPT, output=OUTPUT, masks=None
     start_rows(tables, starts)
     rows.start(starts)
     positions = np.full(count, len(prompt) + len(output))
-    return rows.choose(logits.expand(count, len(logits)), list(range(count)), positions, masks or {}).tolist()
+    return rows.choose(logits.expand(count, len(logits)), list(range(count)), positions, masks).tolist()
 
 
 @pytest.mark.parametrize("name", ADJUSTMENTS)
@@ -170,10 +171,13 @@ def test_huge_adjustments_forbid_or_force_and_leave_numbers_finite(amount):
 
 def test_a_mask_holds_for_its_own_row_alone():
     """Rows with a mask keep to it, those without choose what they choose when there is none; other restrictions still hold."""
-    mask = np.array([1 << 1 | 1 << 4 | 1 << 10], dtype=np.uint32)
+    mask = 1 << 1 | 1 << 4 | 1 << 10
+    every, second = (
+        Masks(tuple(rows), np.full((len(rows), 1), mask, dtype=np.uint32)) for rows in (range(40), range(0, 40, 2))
+    )
     kinds = [RowSampling(), RowSampling(temperature=0.0), RowSampling(top_k=3), RowSampling(bad_words=((10,),))] * 10
-    free, masked = choose(kinds), choose(kinds, masks=dict.fromkeys(range(0, 40, 2), mask))
+    free, masked = choose(kinds), choose(kinds, masks=second)
     assert masked[1::2] == free[1::2]
     assert set(masked[::2]) == {1, 4, 10}
-    others = choose([RowSampling(bad_words=((10,),))] * 40, masks=dict.fromkeys(range(40), mask))
+    others = choose([RowSampling(bad_words=((10,),))] * 40, masks=every)
     assert set(others) == {1, 4}

@@ -114,7 +114,7 @@ def test_fields_that_nothing_carries_out_are_named():
         "min_p": 0.1, "min_tokens": 1, "stop": "x", "include_stop_str_in_output": True, "logit_bias": {1: 1.0},
         "allowed_token_ids": [1], "bad_words": ["x"], "logprobs": 0, "prompt_logprobs": 1, "logprob_token_ids": [1],
         "flat_logprobs": True, "truncate_prompt_tokens": 5, "structured_outputs": {"regex": "a"},
-        "spaces_between_special_tokens": False, "skip_reading_prefix_cache": True, "thinking_token_budget": 5,
+        "skip_reading_prefix_cache": True, "thinking_token_budget": 5,
         "repetition_detection": {"min_count": 2},
     }  # fmt: skip
     for name in UNBUILT:

@@ -4,9 +4,11 @@ import json
 
 import pytest
 from hypothesis import given, strategies as st
+from tokenizers import AddedToken, Tokenizer as Backend, decoders, models
+from transformers import PreTrainedTokenizerFast
 
 from nanofn.errors import CheckpointError
-from nanofn.text.tokenizer import load_tokenizer
+from nanofn.text.tokenizer import Tokenizer, load_tokenizer
 from text.tokenizers_for_tests import END, byte_fallback, byte_level
 
 KINDS = {"byte level": byte_level(), "byte fallback": byte_fallback()}
@@ -86,3 +88,14 @@ def test_code_in_a_folder_does_not_run(folder):
     (folder / "planted.py").write_text("raise SystemExit('code from a checkpoint has run')\n")
     with pytest.raises(CheckpointError, match="trust_remote_code"):
         load_tokenizer(folder)
+
+
+def test_what_stands_between_special_tokens_is_known():
+    """Nothing, in tokenizers of models that write; a decoder of words puts blanks there."""
+    assert [each.joins_special_tokens for each in KINDS.values()] == [True, True]
+    backend = Backend(models.WordPiece({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
+    backend.decoder = decoders.WordPiece()
+    backend.add_special_tokens([AddedToken("[UNK]", special=True), AddedToken(END, special=True)])
+    spaced = Tokenizer(PreTrainedTokenizerFast(tokenizer_object=backend, eos_token=END))
+    assert spaced.decode([0, 2], skip_special_tokens=False) == f"[UNK] {END}"
+    assert not spaced.joins_special_tokens

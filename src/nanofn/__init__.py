@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from nanofn.api import close as close, generate as generate
     from nanofn.llm.llm import LLM as LLM
+    from nanofn.llm.logprobs import Logprob as Logprob
     from nanofn.llm.output import (
         CompletionOutput as CompletionOutput,
-        Logprob as Logprob,
         RequestOutput as RequestOutput,
         TextDelta as TextDelta,
     )
@@ -34,7 +34,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "LLM": "nanofn.llm.llm",
     "CompletionOutput": "nanofn.llm.output",
-    "Logprob": "nanofn.llm.output",
+    "Logprob": "nanofn.llm.logprobs",
     "RequestOutput": "nanofn.llm.output",
     "SamplingParams": "nanofn.sampling.params",
     "StructuredOutputsParams": "nanofn.sampling.structured",

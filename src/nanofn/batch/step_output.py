@@ -1,25 +1,13 @@
 """StepOutput: what a device hands back for a plan."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from attrs import frozen
 
 from nanofn.request import SequenceId, TokenId
 
-
-@frozen
-class TokenLogprobs:
-    """How likely a position's token was, and which ones were likelier.
-
-    Attributes:
-        token_id: The token that stands there.
-        logprob: Its natural log-probability under the model's own distribution, nothing adjusted or filtered.
-        rank: 1 for the likeliest id; otherwise 1 plus the number of likelier ones.
-        top: (id, logprob) of the likeliest ids, likeliest first.
-    """
-
-    token_id: TokenId
-    logprob: float
-    rank: int
-    top: tuple[tuple[TokenId, float], ...]
+NOBODY: Mapping[SequenceId, bytes] = MappingProxyType({})
 
 
 @frozen
@@ -29,24 +17,26 @@ class PromptLogprobs:
     Attributes:
         sequence_id: Whose prompt.
         first_position: Position of the first token below, at least 1: nothing precedes the first one.
-        tokens: One each, in order.
+        records: One each, in order. See `record_type`.
     """
 
     sequence_id: SequenceId
     first_position: int
-    tokens: tuple[TokenLogprobs, ...]
+    records: tuple[bytes, ...]
 
 
 @frozen
 class StepOutput:
     """The results of one plan.
 
+    Log-probabilities are natural logarithms under the model's own distribution, nothing adjusted or filtered.
+
     Attributes:
         token_ids: One per sampling entry, in entry order.
-        logprobs: Log-probabilities of those sequences' new tokens that asked for them.
+        logprobs: Of those sequences' new tokens that asked for them, a record each. See `record_type`.
         prompt_logprobs: The same for prompts that this plan went through.
     """
 
     token_ids: tuple[TokenId, ...]
-    logprobs: tuple[tuple[SequenceId, TokenLogprobs], ...] = ()
+    logprobs: Mapping[SequenceId, bytes] = NOBODY
     prompt_logprobs: tuple[PromptLogprobs, ...] = ()

@@ -1,12 +1,13 @@
 """Adjustments: the tables by row that change logits, allocated when the first row asks for them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from nanofn.batch.masks import Masks
 from nanofn.batch.row_start import RowStart
 from nanofn.device.bad_words import NO_WORDS, ending_words, word_table
 from nanofn.device.tables import DeviceTables, send
@@ -76,7 +77,7 @@ class Adjustments:
         self._words = word_table(self._words, [start for start in told if kinds[start.row] & BANS])
 
     def adjust(
-        self, logits: Tensor, rows: Tensor, positions: Tensor, masks: Mapping[int, NDArray[np.uint32]]
+        self, logits: Tensor, rows: Tensor, positions: Tensor, masks: Masks, mask_of: NDArray[np.int32]
     ) -> Tensor:
         """Apply what the rows ask for.
 
@@ -84,7 +85,8 @@ class Adjustments:
             logits: [num_entries, vocab_size] any float dtype. Read only.
             rows: [num_entries] int32. -1 is padding.
             positions: [num_entries] int32. Position of the token being sampled.
-            masks: For entries that follow a grammar, by place: [num_words] what it allows, a bit an id, the lowest first.
+            masks: For entries that follow a grammar.
+            mask_of: [num_entries] int32. Which of the masks an entry has; -1 for none.
 
         Returns:
             [num_entries, vocab_size] fp32.
@@ -96,25 +98,21 @@ class Adjustments:
         if len(self._counts):
             self._count_newest(row, positions)
         if not self._banning:
-            return self._apply(logits, rows, positions, masks)
+            return self._apply(logits, rows, positions, masks, mask_of)
         last, at_row = ending_words(self._words, self._tokens, self._rules[:, 1], row, positions)
         self._marks[at_row, last] |= BANNED
-        result = self._apply(logits, rows, positions, masks)
+        result = self._apply(logits, rows, positions, masks, mask_of)
         self._marks[row.unsqueeze(1), last] &= ~BANNED & 0xFF
         return result
 
     def _apply(
-        self, logits: Tensor, rows: Tensor, positions: Tensor, masks: Mapping[int, NDArray[np.uint32]]
+        self, logits: Tensor, rows: Tensor, positions: Tensor, masks: Masks, mask_of: NDArray[np.int32]
     ) -> Tensor:
         tables = self._rules, self._penalties, self._marks, self._counts, self._bias
-        if not masks:
+        if not masks.rows:
             return adjust_logits(logits, rows, positions, *tables)
-        mask_of = np.full(len(rows), -1, dtype=np.int32)
-        mask_of[list(masks)] = np.arange(len(masks))
-        sent = send(np.concatenate((*masks.values(), mask_of.view(np.uint32))).view(np.int32), self._device)
-        words, mask_of_entry = sent.split((len(sent) - len(rows), len(rows)))
-        # Cloned because a kernel is compiled for the alignment of its arguments, which the number of masks would change.
-        return adjust_logits(logits, rows, positions, *tables, words.view(len(masks), -1), mask_of_entry.clone())
+        words, mask_of_entry = send(masks.words.view(np.int32), self._device), send(mask_of, self._device)
+        return adjust_logits(logits, rows, positions, *tables, words, mask_of_entry)
 
     def _count_newest(self, row: Tensor, positions: Tensor) -> None:
         token = self._tokens[row, (positions - 1).clamp(min=0).to(torch.int64)]

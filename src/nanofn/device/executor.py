@@ -1,8 +1,7 @@
 """Executor: runs plans in order and returns their tokens in order."""
 
 from collections import deque
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -12,8 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nanofn.batch.build import build
+from nanofn.batch.masks import NO_MASKS, Masks
 from nanofn.batch.row_start import RowStart
-from nanofn.batch.step_output import StepOutput
+from nanofn.batch.step_output import NOBODY, StepOutput
 from nanofn.config import Limits
 from nanofn.device.read_logprobs import PromptReport, SampledReport, prompt_logprobs, sampled_logprobs
 from nanofn.device.row_params import RowParams
@@ -24,11 +24,6 @@ from nanofn.model.kv_cache import allocate_kv_cache
 from nanofn.model.params import ModelParams
 from nanofn.request import Row, TokenId
 from nanofn.state.step_plan import StepPlan
-
-Masks = Mapping[Row, NDArray[np.uint32]]
-"""Device row to the ids that may be chosen next: bit i % 32 of word i // 32 allows id i."""
-
-NO_MASKS: Masks = MappingProxyType({})
 
 
 class Executor(Protocol):
@@ -51,7 +46,7 @@ class Executor(Protocol):
         """Queue the choice of tokens of the plan launched last, which awaits masks.
 
         Args:
-            masks: For rows that follow a grammar, which ids it allows next. A row without one may get any id.
+            masks: For rows that follow a grammar. Read before this returns.
 
         Raises:
             Exception: As `launch` does.
@@ -147,7 +142,7 @@ class EagerExecutor:
         self._tables.tokens[rows, positions] = token_ids.to(torch.int64)
         report = None
         if self._rows.reports(rows):
-            report = sampled_logprobs(logits, token_ids, range(len(rows)), [self._rows.of(row) for row in rows])
+            report = sampled_logprobs(logits, token_ids, range(len(rows)), rows, self._rows.reported)
         self._results.append((token_ids, report, forwarded.prompt_logprobs))
 
     def _prompt_logprobs(self, step_plan: StepPlan, hidden: Tensor) -> tuple[PromptReport, ...]:
@@ -168,7 +163,7 @@ class EagerExecutor:
         token_ids, report, of_prompts = self._results.popleft()
         return StepOutput(
             tuple(map(TokenId, token_ids.tolist())),
-            report.read() if report else (),
+            report.read() if report else NOBODY,
             tuple([each.read() for each in of_prompts]),
         )
 

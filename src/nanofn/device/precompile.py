@@ -8,20 +8,19 @@ import torch
 from attrs import evolve
 
 from nanofn.batch.build import StepBatch
+from nanofn.batch.device_entries import chunk_array
+from nanofn.batch.masks import NO_MASKS, Masks, num_words
 from nanofn.config import Limits
 from nanofn.device.decode_graphs import bucket_sizes, make_bucket
-from nanofn.device.prefill_graphs import PrefillGraphs, chunk_array
+from nanofn.device.prefill_graphs import PrefillGraphs
 from nanofn.device.row_params import RowParams
 from nanofn.device.sampler import sample_entries
-from nanofn.device.staging import allocate_staging
-from nanofn.device.tables import allocate_tables
-from nanofn.model.kv_cache import allocate_kv_cache
+from nanofn.device.step_memory import allocate_step_memory
 from nanofn.model.params import ModelParams
 from nanofn.model.prefill import prefill_layer
-from nanofn.model.rotations import cos_sin_table
+from nanofn.request import Row
 from nanofn.sampling.logprobs import token_logprobs
 from nanofn_kernels._dispatch import only_compiling
-from nanofn_kernels.adjust import WORD_BITS
 
 NUM_THREADS = os.cpu_count() or 1
 
@@ -38,14 +37,12 @@ def request_kernels(params: ModelParams, limits: Limits, device: torch.device) -
         limits: The bounds. The number of blocks does not count.
         device: Where the weights are.
     """
-    first = evolve(params, layers=params.layers[:1])
-    tables, staging = allocate_tables(limits, device), allocate_staging(limits.max_num_seqs, 0, device)
-    cos_sin = cos_sin_table(params.rope, limits.max_model_len)
-    cache = allocate_kv_cache(params.config, 2, limits.block_size, dtype=params.embedding.dtype, device=device)
-    cache = evolve(cache, k=cache.k[:1], v=cache.v[:1])
+    first = evolve(params, layers=params.layers[:1], config=evolve(params.config, num_layers=1))
+    memory = allocate_step_memory(first, limits, device, depth=0, num_blocks=2)
+    tables, staging = memory.tables, memory.staging
     with only_compiling():
-        for size in bucket_sizes(limits.max_num_seqs):
-            bucket = make_bucket(first, staging, tables, cache, cos_sin, size, None, captures=False)
+        for size in bucket_sizes(limits):
+            bucket = make_bucket(first, memory, size, pool=None)
             bucket.forward()
             for filters in (False, True):
                 bucket.sample(filters)
@@ -53,13 +50,14 @@ def request_kernels(params: ModelParams, limits: Limits, device: torch.device) -
         entries = staging.entries_of(limits.max_num_seqs)
         vocab_size, rows = params.head.shape[0], RowParams(tables, params.head.shape[0])
         logits = torch.zeros((limits.max_num_seqs, vocab_size), dtype=params.head.dtype, device=device)
-        mask = np.zeros(vocab_size // WORD_BITS + 1, dtype=np.uint32)
-        rows.adjusted(logits, entries[0], entries[1] + 1, {0: mask})
-        adjusted = rows.adjusted(logits, entries[0], entries[1] + 1, {})
+        mask_of = np.full(limits.max_num_seqs, -1, dtype=np.int32)
+        mask = Masks((Row(0),), np.zeros((1, num_words(vocab_size)), dtype=np.uint32))
+        rows.adjusted(logits, entries[0], entries[1] + 1, mask, mask_of)
+        adjusted = rows.adjusted(logits, entries[0], entries[1] + 1, NO_MASKS, mask_of)
         for filters in (False, True):
             sample_entries(adjusted, entries, tables, staging.device_output, filters)
         token_logprobs(logits, torch.zeros(limits.max_num_seqs, dtype=torch.int64, device=device), 1)
-        prefills = PrefillGraphs(first, tables, cache, cos_sin, limits, prefill_layer, pool=None)
+        prefills = PrefillGraphs(first, memory, limits, prefill_layer, pool=None)
         for batch in (chunks_of([2]), chunks_of([2] * limits.max_num_seqs)):
             chunks = staging.upload_chunks(staging.next_slot(), chunk_array(batch, limits.max_num_seqs))
             prefills.run(chunks, batch.num_tokens)

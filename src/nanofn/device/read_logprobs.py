@@ -1,19 +1,33 @@
 """Log-probabilities of a step, for the rows that asked for them: computed at its launch, read when it is collected."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 from attrs import frozen
 from torch import Tensor
 
+from nanofn.batch.logprob_record import record_bytes
 from nanofn.batch.row_start import RowStart
-from nanofn.batch.step_output import PromptLogprobs, TokenLogprobs
+from nanofn.batch.step_output import PromptLogprobs
 from nanofn.device.tables import send
 from nanofn.model.decoder import compute_logits
 from nanofn.model.params import ModelParams
-from nanofn.request import SequenceId, TokenId
+from nanofn.request import Row, SequenceId
 from nanofn.sampling.logprobs import MAX_ROWS, token_logprobs
+
+
+@frozen
+class Wanted:
+    """What a row reports of each new token.
+
+    Attributes:
+        sequence_id: Its owner.
+        num_top: How many of the likeliest ids.
+    """
+
+    sequence_id: SequenceId
+    num_top: int
 
 
 @frozen(eq=False)
@@ -21,26 +35,18 @@ class _Report:
     """Some tokens' log-probabilities on their way to the host.
 
     Attributes:
-        ids: [num_rows, 2 + num_top] int64: token id, rank, likeliest ids.
-        logprobs: [num_rows, 1 + num_top] fp32: of the token, of the likeliest.
-        counts: How many of the likeliest each row asked for.
+        words: [num_rows, num_words] int32: records, see `record_type`, each as wide as the widest.
+        sizes: Bytes of each row's record, which is as wide as it asked for.
     """
 
-    ids: Tensor
-    logprobs: Tensor
-    counts: Sequence[int]
+    words: Tensor
+    sizes: Sequence[int]
 
-    def read(self) -> tuple[TokenLogprobs, ...]:
-        """Make objects of it, once the copies are through."""
-        rows = zip(self.ids.tolist(), self.logprobs.tolist(), self.counts, strict=True)
-        return tuple(
-            [
-                TokenLogprobs(
-                    TokenId(ids[0]), logprobs[0], ids[1], tuple(zip(ids[2 : 2 + count], logprobs[1:], strict=False))
-                )
-                for ids, logprobs, count in rows
-            ]
-        )
+    def read(self) -> list[bytes]:
+        """Part it into records, once the copy is through."""
+        data, width = self.words.numpy().tobytes(), 4 * self.words.shape[1]
+        begins = range(0, len(data), width)
+        return [data[begin : begin + size] for begin, size in zip(begins, self.sizes, strict=True)]
 
 
 @frozen(eq=False)
@@ -52,12 +58,12 @@ class SampledReport:
         tokens: One for each.
     """
 
-    sequence_ids: tuple[SequenceId, ...]
+    sequence_ids: Sequence[SequenceId]
     tokens: _Report
 
-    def read(self) -> tuple[tuple[SequenceId, TokenLogprobs], ...]:
-        """Pair them up, once the copies are through."""
-        return tuple(zip(self.sequence_ids, self.tokens.read(), strict=True))
+    def read(self) -> Mapping[SequenceId, bytes]:
+        """Pair them up, once the copy is through."""
+        return dict(zip(self.sequence_ids, self.tokens.read(), strict=True))
 
 
 @frozen(eq=False)
@@ -76,13 +82,12 @@ class PromptReport:
 
     def read(self) -> PromptLogprobs:
         """Join the parts, once the copies are through."""
-        return PromptLogprobs(
-            self.sequence_id, self.first_position, tuple([each for part in self.parts for each in part.read()])
-        )
+        records = tuple([record for part in self.parts for record in part.read()])
+        return PromptLogprobs(self.sequence_id, self.first_position, records)
 
 
 def sampled_logprobs(
-    logits: Tensor, token_ids: Tensor, places: Sequence[int], starts: Sequence[RowStart]
+    logits: Tensor, token_ids: Tensor, places: Sequence[int], rows: Sequence[Row], wanted: Mapping[Row, Wanted]
 ) -> SampledReport | None:
     """Report the new tokens of those rows that asked for it; None if none did.
 
@@ -90,21 +95,20 @@ def sampled_logprobs(
         logits: [num_entries, vocab_size] any float dtype, as the model gave them.
         token_ids: [at least num_entries] integer. -1 is no token.
         places: Where each row's logits and token are.
-        starts: The rows' owners.
+        rows: Device rows.
+        wanted: What those rows report that do.
     """
-    wanted = [
-        (place, start) for place, start in zip(places, starts, strict=True) if start.sampling.logprobs is not None
-    ]
-    if not wanted:
+    asked = [(place, wanted[row]) for place, row in zip(places, rows, strict=True) if row in wanted]
+    if not asked:
         return None
-    at = [place for place, _ in wanted]
+    at = [place for place, _ in asked]
     if at == list(range(len(at))):
         logits, token_ids = logits[: len(at)], token_ids[: len(at)]
     else:
         index = send(np.array(at, dtype=np.int64), logits.device)
         logits, token_ids = logits[index], token_ids[index]
-    report = _report(logits, token_ids, [start.sampling.logprobs or 0 for _, start in wanted])
-    return SampledReport(tuple([start.sequence_id for _, start in wanted]), report)
+    report = _report(logits, token_ids, [each.num_top for _, each in asked])
+    return SampledReport([each.sequence_id for _, each in asked], report)
 
 
 def prompt_logprobs(
@@ -131,13 +135,15 @@ def prompt_logprobs(
     return PromptReport(start.sequence_id, first_position + 1, tuple(parts)) if parts else None
 
 
-def _report(logits: Tensor, token_ids: Tensor, wanted: list[int]) -> _Report:
+def _report(logits: Tensor, token_ids: Tensor, wanted: Sequence[int]) -> _Report:
     vocab_size = logits.shape[1]
     counts = [vocab_size if count < 0 else min(count, vocab_size) for count in wanted]
     token_ids = token_ids.to(torch.int64).clamp(min=0)
     logprob, rank, top_ids, top_logprobs = token_logprobs(logits, token_ids, max(counts))
-    ids = torch.cat((token_ids.unsqueeze(1), rank.unsqueeze(1), top_ids), dim=1)
-    return _Report(_fetch(ids), _fetch(torch.cat((logprob.unsqueeze(1), top_logprobs), dim=1)), counts)
+    ids = torch.cat((token_ids.unsqueeze(1), top_ids), dim=1).to(torch.int32)
+    bits = torch.cat((logprob.unsqueeze(1), top_logprobs), dim=1).view(torch.int32)
+    words = torch.cat((rank.to(torch.int32).unsqueeze(1), torch.stack((ids, bits), dim=2).flatten(1)), dim=1)
+    return _Report(_fetch(words), [record_bytes(count) for count in counts])
 
 
 def _fetch(tensor: Tensor) -> Tensor:

@@ -1,14 +1,16 @@
 """RowParams: what each row was told about choosing tokens, and the steps from its logits to a choice."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from nanofn.batch.masks import NO_MASKS, Masks
 from nanofn.batch.row_start import RowStart
 from nanofn.device.adjustments import Adjustments, kinds_of
+from nanofn.device.read_logprobs import Wanted
 from nanofn.device.tables import DeviceTables, send
 from nanofn.request import Row
 from nanofn.sampling.sample import sample
@@ -22,7 +24,7 @@ class RowParams:
     """Keeps the rows' owners and adjusts their logits. Rows that ask for nothing cost nothing, so who asks is noted.
 
     Attributes:
-        reported: Rows whose new tokens' log-probabilities are wanted.
+        reported: What those rows report whose new tokens' log-probabilities are wanted.
         reported_prompts: Rows whose prompts' are.
     """
 
@@ -32,7 +34,7 @@ class RowParams:
         self._starts: dict[int, RowStart] = {}
         self._adjusted_until: dict[int, int] = {}
         self._filtered_rows: set[int] = set()
-        self.reported: set[int] = set()
+        self.reported: dict[Row, Wanted] = {}
         self.reported_prompts: set[int] = set()
 
     def start(self, starts: Sequence[RowStart]) -> None:
@@ -46,9 +48,11 @@ class RowParams:
                 # Where only an early end is held back, the row is a plain one from there on.
                 ends_at = start.num_prompt_tokens + sampling.min_tokens
                 self._adjusted_until[row] = ends_at if kinds == ENDS else _ALWAYS
+            self.reported.pop(row, None)
+            if sampling.logprobs is not None:
+                self.reported[row] = Wanted(start.sequence_id, sampling.logprobs)
             for rows, is_in in (
                 (self._filtered_rows, sampling.filters),
-                (self.reported, sampling.logprobs is not None),
                 (self.reported_prompts, sampling.prompt_logprobs is not None),
             ):
                 (rows.add if is_in else rows.discard)(row)
@@ -71,20 +75,20 @@ class RowParams:
 
     def reports(self, rows: Sequence[Row]) -> bool:
         """Tell whether any of these rows wants log-probabilities."""
-        return not self.reported.isdisjoint(rows)
+        return not self.reported.keys().isdisjoint(rows)
 
     def adjusted(
-        self, logits: Tensor, rows: Tensor, positions: Tensor, masks: Mapping[int, NDArray[np.uint32]]
+        self, logits: Tensor, rows: Tensor, positions: Tensor, masks: Masks, mask_of: NDArray[np.int32]
     ) -> Tensor:
         """Apply what rows ask for, and grammars' masks: see `Adjustments.adjust`."""
-        return self._adjustments.adjust(logits, rows, positions, masks)
+        return self._adjustments.adjust(logits, rows, positions, masks, mask_of)
 
     def choose(
         self,
         logits: Tensor,
         rows: Sequence[Row],
         positions: NDArray[np.int32],
-        masks: Mapping[Row, NDArray[np.uint32]],
+        masks: Masks = NO_MASKS,
     ) -> Tensor:
         """Adjust logits and sample.
 
@@ -92,16 +96,15 @@ class RowParams:
             logits: [num_rows, vocab_size] fp32. Read only.
             rows: Device rows.
             positions: [num_rows]. Position of the token being sampled.
-            masks: For rows that follow a grammar: what it allows now. See `Masks`.
+            masks: For rows that follow a grammar.
 
         Returns:
             [num_rows] int32 token ids.
         """
         tables, device = self._tables, logits.device
         at = send(np.array([rows, positions], dtype=np.int32), device)
-        if masks or self.adjusts(rows, positions):
-            by_place = {place: masks[row] for place, row in enumerate(rows) if row in masks}
-            logits = self.adjusted(logits, at[0], at[1], by_place)
+        if masks.rows or self.adjusts(rows, positions):
+            logits = self.adjusted(logits, at[0], at[1], masks, masks.places_of(rows))
         index, position = at.to(torch.int64)
         filters: tuple[Tensor, ...] = ()
         if self.filters(rows):

@@ -1,11 +1,11 @@
 """Completion: what one child of a request has produced so far, and its text as it comes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from attrs import Factory, define
 
-from nanofn.batch.step_output import TokenLogprobs
-from nanofn.llm.output import CompletionOutput, Logprob
+from nanofn.llm.logprobs import Logprob, Logprobs
+from nanofn.llm.output import CompletionOutput
 from nanofn.request import FinishReason, SequenceId, TokenId
 from nanofn.sampling.params import SamplingParams
 from nanofn.text.detokenizer import Detokenizer
@@ -25,7 +25,7 @@ class Completion:
         detokenizer: Present where text is wanted as it comes: for a stream, or to look for stop strings in it.
         stop_strings: Looks for them; without any it only keeps the text.
         token_ids: Committed output tokens.
-        logprobs: One each, if asked for.
+        logprobs: A record each, if asked for.
         num_cached_tokens: Prefix hit of its first start.
         num_preemptions: How often its sequence lost its blocks.
         has_started: Whether it ever got a row.
@@ -42,7 +42,7 @@ class Completion:
     detokenizer: Detokenizer | None
     stop_strings: StopStrings
     token_ids: list[TokenId] = Factory(list)
-    logprobs: list[TokenLogprobs] = Factory(list)
+    logprobs: list[bytes] = Factory(list)
     num_cached_tokens: int = 0
     num_preemptions: int = 0
     has_started: bool = False
@@ -90,13 +90,15 @@ class Completion:
         stop_reason: int | str | None = self.stop_strings.found
         if stop_reason is None and stop_token_id in (params.stop_token_ids or ()):
             stop_reason = stop_token_id
-        logprobs = None if params.logprobs is None else reported(self.tokenizer, self.logprobs)
+        logprobs: Logprobs[Mapping[int, Logprob]] | None = None
+        if params.logprobs is not None:
+            logprobs = Logprobs(self.tokenizer, self.logprobs)
         return CompletionOutput(
             index=self.index,
             text=self._text(),
             token_ids=tuple(self.token_ids),
             logprobs=logprobs,
-            cumulative_logprob=None if logprobs is None else sum(each.logprob for each in self.logprobs),
+            cumulative_logprob=None if logprobs is None else logprobs.total,
             finish_reason=self.finish_reason,
             stop_reason=stop_reason,
             seed=seed,
@@ -113,21 +115,3 @@ class Completion:
         """Leave out the token that ended the sequence, unless what ends it is wanted."""
         is_whole = self.stop_token_id is None or self.params.include_stop_str_in_output
         return self.token_ids if is_whole else self.token_ids[:-1]
-
-
-def reported(tokenizer: Tokenizer, found: Sequence[TokenLogprobs]) -> tuple[Mapping[int, Logprob], ...]:
-    """Turn log-probabilities into what a caller reads: the likeliest ids in order, the token itself always among them."""
-    return tuple([_position(tokenizer, each) for each in found])
-
-
-def _position(tokenizer: Tokenizer, found: TokenLogprobs) -> Mapping[int, Logprob]:
-    entries = {found.token_id: (found.logprob, found.rank)}
-    entries |= {token_id: (logprob, rank) for rank, (token_id, logprob) in enumerate(found.top, 1)}
-    return {
-        token_id: Logprob(
-            logprob,
-            found.rank if token_id == found.token_id else rank,
-            tokenizer.decode([token_id], skip_special_tokens=False),
-        )
-        for token_id, (logprob, rank) in entries.items()
-    }

@@ -26,8 +26,7 @@ class Intake:
     """What validation needs to know of the engine.
 
     Attributes:
-        encode: Text to token ids, special tokens that the tokenizer adds by itself included.
-        encode_plain: Text to token ids, with none added.
+        tokenizer: Encodes prompts and words.
         compile_grammar: Makes a grammar of a form, or raises `GrammarError`.
         limits: The bounds.
         vocab_size: Rows of the embedding.
@@ -35,8 +34,7 @@ class Intake:
         draw_seed: A fresh 64-bit seed.
     """
 
-    encode: Callable[[str], Sequence[int]]
-    encode_plain: Callable[[str], Sequence[int]]
+    tokenizer: Tokenizer
     compile_grammar: Callable[[StructuredOutputsParams], Grammar]
     limits: Limits
     vocab_size: int
@@ -98,7 +96,7 @@ def read_call(
             _check_length(intake, token_ids)
             request = _request(intake, RequestId(first_request_id + place), token_ids, each, fact, now_us)
             seed = intake.draw_seed() if each.seed is None else each.seed
-            sampling = row_sampling(each, request, intake.vocab_size, intake.encode_plain)
+            sampling = row_sampling(each, request, intake.vocab_size, intake.tokenizer.encode_plain)
             submissions.append(Submission(request, text, each, sampling, seed, streams, _grammar(intake, each)))
         except _BadPromptError as problem:
             problems.append((place, str(problem)))
@@ -136,7 +134,7 @@ def _encoded(intake: Intake, text: str) -> tuple[TokenId, ...]:
         text.encode()
     except UnicodeEncodeError as error:
         raise _BadPromptError(f"it is no valid text: a lone surrogate stands at character {error.start}") from error
-    token_ids = tuple(map(TokenId, intake.encode(text)))
+    token_ids = tuple(map(TokenId, intake.tokenizer.encode(text)))
     if max(token_ids, default=0) >= intake.vocab_size:
         raise _BadPromptError(
             f"the tokenizer makes token id {max(token_ids)} of it, and the model has {intake.vocab_size} ids: they do not "
@@ -162,6 +160,12 @@ def _check_params(intake: Intake, params: Any) -> None:
     unbuilt = unbuilt_fields(params)
     if unbuilt:
         raise _BadPromptError(f"SamplingParams field {unbuilt[0]} is not built yet; leave it at its default")
+    joins = params.spaces_between_special_tokens or params.skip_special_tokens or intake.tokenizer.joins_special_tokens
+    if params.detokenize and not joins:
+        raise _BadPromptError(
+            "spaces_between_special_tokens is False, and this tokenizer puts them there; leave it at True, or take the text "
+            "from token_ids"
+        )
     ids = {
         "stop_token_ids": params.stop_token_ids or (),
         "allowed_token_ids": params.allowed_token_ids or (),

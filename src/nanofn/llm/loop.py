@@ -5,10 +5,11 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn, Protocol
 
+from nanofn.batch.masks import Masks
 from nanofn.batch.row_start import RowStart
 from nanofn.batch.step_output import StepOutput
 from nanofn.config import Limits
-from nanofn.device.executor import Executor, Masks
+from nanofn.device.executor import Executor
 from nanofn.errors import StepError
 from nanofn.llm.clock import now_us
 from nanofn.llm.guard import oldest_first, patience

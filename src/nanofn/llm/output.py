@@ -5,6 +5,7 @@ from typing import Any
 
 from attrs import asdict, frozen
 
+from nanofn.llm.logprobs import Logprob, Logprobs
 from nanofn.request import FinishReason
 
 
@@ -16,22 +17,6 @@ def _no_items(record: object, key: object) -> Any:
 
 
 @frozen
-class Logprob:
-    """How likely a token was at its position.
-
-    Attributes:
-        logprob: Natural logarithm of its probability under the model's own distribution: before temperature, filters,
-            penalties and all else.
-        rank: 1 for the likeliest.
-        decoded_token: Its text alone; a part of a character is U+FFFD.
-    """
-
-    logprob: float
-    rank: int
-    decoded_token: str
-
-
-@frozen
 class CompletionOutput:
     """One generated text.
 
@@ -40,7 +25,7 @@ class CompletionOutput:
         text: The new text only, without special tokens and without what ended it, unless asked for.
         token_ids: The new token ids, a stop token included.
         logprobs: One dict per token from token id to `Logprob`, the token itself first, then the likeliest ones; None unless
-            `SamplingParams.logprobs` asks for it.
+            `SamplingParams.logprobs` asks for it. A sequence that makes each dict when it is read.
         cumulative_logprob: The tokens' log-probabilities added up; None unless asked for.
         finish_reason: "stop", "length", "abort" or "error"; None while it is not finished.
         stop_reason: The stop string, or the id of the stop token, if the caller named it; None for EOS and other reasons.
@@ -52,7 +37,7 @@ class CompletionOutput:
     index: int
     text: str
     token_ids: tuple[int, ...]
-    logprobs: tuple[Mapping[int, Logprob], ...] | None
+    logprobs: Logprobs[Mapping[int, Logprob]] | None
     cumulative_logprob: float | None
     finish_reason: FinishReason | None
     stop_reason: int | str | None
@@ -100,7 +85,7 @@ class RequestOutput:
     prompt_token_ids: tuple[int, ...]
     outputs: tuple[CompletionOutput, ...]
     finished: bool
-    prompt_logprobs: tuple[Mapping[int, Logprob] | None, ...] | None
+    prompt_logprobs: Logprobs[Mapping[int, Logprob] | None] | None
     num_cached_tokens: int
     metrics: RequestMetrics
 
@@ -119,7 +104,8 @@ class RequestOutput:
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to plain dicts, lists and numbers, ready for JSON."""
-        return asdict(self, value_serializer=lambda _, __, value: list(value) if isinstance(value, tuple) else value)
+        lists = tuple, Logprobs
+        return asdict(self, value_serializer=lambda _, __, value: list(value) if isinstance(value, lists) else value)
 
 
 @frozen

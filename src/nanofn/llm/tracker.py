@@ -4,13 +4,14 @@ from collections.abc import Iterable, Mapping
 
 from attrs import Factory, define, frozen
 
+from nanofn.batch.masks import Masks
 from nanofn.batch.row_sampling import RowSampling
 from nanofn.batch.row_start import RowStart
-from nanofn.batch.step_output import StepOutput, TokenLogprobs
-from nanofn.device.executor import Masks
+from nanofn.batch.step_output import NOBODY, StepOutput
 from nanofn.llm.clock import now_us
-from nanofn.llm.completion import Completion, reported
-from nanofn.llm.output import Logprob, RequestMetrics, RequestOutput, TextDelta
+from nanofn.llm.completion import Completion
+from nanofn.llm.logprobs import Logprob, Logprobs
+from nanofn.llm.output import RequestMetrics, RequestOutput, TextDelta
 from nanofn.llm.summary import Tally
 from nanofn.request import Request, RequestId, Row, SequenceId, TokenId
 from nanofn.sampling.params import SamplingParams
@@ -20,7 +21,7 @@ from nanofn.state.events import Effect, Launched
 from nanofn.state.sequence import Sequence
 from nanofn.state.step_plan import StepPlan
 from nanofn.text.detokenizer import Detokenizer
-from nanofn.text.grammar import Grammar, Matcher
+from nanofn.text.grammar import AllowedIds, Grammar, Matcher
 from nanofn.text.stop_strings import StopStrings
 from nanofn.text.tokenizer import Tokenizer
 
@@ -54,7 +55,7 @@ class Tracked:
 
     submission: Submission
     completions: tuple[Completion, ...]
-    prompt_logprobs: dict[int, TokenLogprobs] = Factory(dict)
+    prompt_logprobs: dict[int, bytes] = Factory(dict)
     is_blamed: bool = False
     first_token_us: int | None = None
 
@@ -67,7 +68,7 @@ class Tracker:
         tally: Adds the run up.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, allowed_ids: AllowedIds | None = None) -> None:
         self.finished: dict[RequestId, RequestOutput] = {}
         self.tally = Tally()
         self._deltas: dict[RequestId, list[TextDelta]] = {}
@@ -76,7 +77,8 @@ class Tracker:
         self._tracked: dict[RequestId, Tracked] = {}
         self._owners: dict[SequenceId, tuple[Tracked, Completion]] = {}
         self._matchers: dict[SequenceId, Matcher] = {}
-        self._logprobs: dict[SequenceId, TokenLogprobs] = {}
+        self._allowed_ids = allowed_ids or AllowedIds()
+        self._logprobs: Mapping[SequenceId, bytes] = NOBODY
         # Sequences whose text is read as it comes; the others are looked at when they end.
         self._read_at_once: set[SequenceId] = set()
 
@@ -123,8 +125,8 @@ class Tracker:
 
     def masks(self, step_plan: StepPlan) -> Masks:
         """Say which ids may come next where an output follows a grammar. What comes after its end is dropped anyway."""
-        followers = self._followers(step_plan)
-        return {row: matcher.allowed() for row, matcher in followers.items() if not matcher.is_over}
+        going_on = {row: matcher for row, matcher in self._followers(step_plan).items() if not matcher.is_over}
+        return Masks(tuple(going_on), self._allowed_ids.of(list(going_on.values())))
 
     def _followers(self, step_plan: StepPlan) -> dict[Row, Matcher]:
         entries = step_plan.entries
@@ -133,11 +135,11 @@ class Tracker:
 
     def read(self, output: StepOutput) -> None:
         """Take log-probabilities; those of tokens that are not committed next are dropped."""
-        self._logprobs = dict(output.logprobs)
+        self._logprobs = output.logprobs
         for each in output.prompt_logprobs:
             if each.sequence_id in self._owners:
                 tracked, _ = self._owners[each.sequence_id]
-                tracked.prompt_logprobs |= dict(enumerate(each.tokens, each.first_position))
+                tracked.prompt_logprobs |= dict(enumerate(each.records, each.first_position))
 
     def absorb(self, state: EngineState, effects: tuple[Effect, ...]) -> None:
         """Take in an event's effects, in order, and the state they led to."""
@@ -187,11 +189,14 @@ class Tracker:
             completion.token_ids.append(token_id)
             if tracked.first_token_us is None:
                 tracked.first_token_us = now_us()
-        for sequence_id, token_id in zip(sequence_ids, token_ids, strict=True) if matchers or logprobs else ():
-            if sequence_id in matchers:
-                matchers[sequence_id].advance(token_id)
-            if sequence_id in logprobs:
-                owners[sequence_id][1].logprobs.append(logprobs[sequence_id])
+        if matchers:
+            for sequence_id, token_id in zip(sequence_ids, token_ids, strict=True):
+                if sequence_id in matchers:
+                    matchers[sequence_id].advance(token_id)
+        if logprobs:
+            for sequence_id in sequence_ids:
+                if sequence_id in logprobs:
+                    owners[sequence_id][1].logprobs.append(logprobs[sequence_id])
 
     def _end(self, effect: Finished) -> tuple[Tracked, Completion]:
         tracked, completion = self._owners.pop(effect.sequence_id)
@@ -237,9 +242,9 @@ class Tracker:
             ),
         )
 
-    def _prompt_logprobs(self, tracked: Tracked) -> tuple[Mapping[int, Logprob] | None, ...] | None:
+    def _prompt_logprobs(self, tracked: Tracked) -> Logprobs[Mapping[int, Logprob] | None] | None:
         """Report what is known: of a prompt that was cut short, its first positions."""
         if tracked.submission.params.prompt_logprobs is None:
             return None
-        found = tracked.prompt_logprobs
-        return None, *reported(self._tokenizer, [found[position] for position in sorted(found)])
+        found, prompt = tracked.prompt_logprobs, tracked.submission.request.prompt_token_ids
+        return Logprobs(self._tokenizer, [found[position] for position in sorted(found)], unknown=prompt[:1])

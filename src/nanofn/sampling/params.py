@@ -13,7 +13,6 @@ from nanofn.sampling.structured import StructuredOutputsParams
 UNBUILT = (
     "logprob_token_ids",
     "flat_logprobs",
-    "spaces_between_special_tokens",
     "thinking_token_budget",
     "repetition_detection",
 )
@@ -106,9 +105,10 @@ class SamplingParams:
         truncate_prompt_tokens: Keep only so many last prompt tokens.
         skip_reading_prefix_cache: Compute the whole prompt.
         structured_outputs: The form of the output: `StructuredOutputsParams`, or a dict of its fields.
+        spaces_between_special_tokens: False joins special tokens without blanks, as most tokenizers do anyway; refused in a
+            call for those that do not.
         logprob_token_ids: Not built yet, like all that follow.
         flat_logprobs: Report in one flat record.
-        spaces_between_special_tokens: False joins special tokens without blanks.
         thinking_token_budget: Most tokens of thinking.
         repetition_detection: When to end an output that repeats itself.
 

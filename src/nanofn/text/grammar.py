@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from nanofn.batch.masks import num_words
 from nanofn.errors import GrammarError
 from nanofn.sampling.structured import StructuredOutputsParams
 from nanofn.text.tokenizer import Tokenizer
@@ -19,30 +20,66 @@ Notation = Literal["regex", "choice", "grammar", "json_schema"]
 
 
 class Matcher:
-    """One output's place in its grammar."""
+    """One output's place in its grammar.
 
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
+    Attributes:
+        inner: llguidance's matcher.
+        num_words: 32-bit words of a mask.
+        is_over: Whether nothing may follow.
+    """
+
+    def __init__(self, inner: Any, width: int) -> None:
+        self.inner, self.num_words = inner, width
         self.is_over = False
-
-    def allowed(self) -> NDArray[np.uint32]:
-        """Mark the ids that may come next, a bit each: bit i % 32 of word i // 32. An end token is one where the output may end."""
-        return np.frombuffer(self._inner.compute_bitmask(), dtype="<u4")
 
     def advance(self, token_id: int) -> None:
         """Take a token. What the grammar does not allow, or what completes it, ends the output."""
-        self.is_over = self.is_over or not self._inner.consume_token(token_id) or self._inner.is_stopped()
+        self.is_over = self.is_over or not self.inner.consume_token(token_id) or self.inner.is_stopped()
+
+
+class AllowedIds:
+    """Works out what several outputs may go on with, side by side in threads, always in the same memory."""
+
+    def __init__(self) -> None:
+        self._threads: Any = None
+        self._words = np.zeros((0, 0), dtype=np.uint32)
+
+    def of(self, matchers: Sequence[Matcher]) -> NDArray[np.uint32]:
+        """Mark the ids that may come next. An end token is one where the output may end.
+
+        Args:
+            matchers: None of them is over.
+
+        Returns:
+            [num_matchers, num_words] uint32: bit i % 32 of word i // 32 is id i. The next call writes there again.
+        """
+        if not matchers:
+            return self._words[:0]
+        count, width = len(matchers), matchers[0].num_words
+        if count > len(self._words) or width != self._words.shape[1]:
+            self._words = np.zeros((count, width), dtype=np.uint32)
+        address, mask_bytes = self._words.ctypes.data, self._words.strides[0]
+        if count == 1:
+            matchers[0].inner.unsafe_compute_mask_ptr(address, mask_bytes)
+        else:
+            if self._threads is None:
+                from llguidance import LLExecutor  # noqa: PLC0415  an extra, which made the matchers
+
+                self._threads = LLExecutor()
+            pairs = [(matcher.inner, place) for place, matcher in enumerate(matchers)]
+            self._threads.unsafe_compute_mask_ptr(pairs, address, mask_bytes, count)
+        return self._words[:count]
 
 
 class Grammar:
     """A form, compiled for a tokenizer."""
 
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
+    def __init__(self, inner: Any, width: int) -> None:
+        self._inner, self._width = inner, width
 
     def start(self) -> Matcher:
         """Begin an output."""
-        return Matcher(self._inner.deep_copy())
+        return Matcher(self._inner.deep_copy(), self._width)
 
 
 class Grammars:
@@ -92,7 +129,7 @@ class Grammars:
         problem = LLMatcher.validate_grammar(text, self._ours)
         if problem:
             raise GrammarError(f"structured_outputs: {problem.strip()}")
-        return Grammar(LLMatcher(self._ours, text))
+        return Grammar(LLMatcher(self._ours, text), num_words(self._vocab_size))
 
 
 def _source(wanted: StructuredOutputsParams) -> tuple[Notation, str]:

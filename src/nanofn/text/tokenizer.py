@@ -21,6 +21,7 @@ class Tokenizer:
         inner: transformers' tokenizer.
         byte_token_ids: Tokens such as <0xE2> that stand for one byte; a run of them is decoded as a whole, so its text
             is uncertain while it may go on. Byte-level vocabularies have none.
+        joins_special_tokens: Whether special tokens that follow each other have nothing between them in the text.
     """
 
     def __init__(self, inner: Any) -> None:
@@ -30,6 +31,10 @@ class Tokenizer:
         self.eos_token_id: TokenId | None = inner.eos_token_id
         self.special_token_ids = frozenset([token_id for token_id, token in added.items() if token.special])
         self.byte_token_ids = _byte_token_ids(inner)
+        self._texts: dict[int, str] = {}
+        special = sorted(self.special_token_ids) * 2
+        together = self.decode(special, skip_special_tokens=False)
+        self.joins_special_tokens = together == "".join(map(self.text_of, special))
 
     def encode(self, text: str) -> list[int]:
         """Turn text into ids, with the special tokens that the tokenizer adds by itself."""
@@ -47,6 +52,13 @@ class Tokenizer:
         text: str = self.inner.decode(
             known, skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False
         )
+        return text
+
+    def text_of(self, token_id: int) -> str:
+        """Decode one token alone, special or not; the same one is decoded once. Parts of a character become U+FFFD."""
+        text = self._texts.get(token_id)
+        if text is None:
+            text = self._texts[token_id] = self.decode([token_id], skip_special_tokens=False)
         return text
 
     def thinks(self, chat_template: str | None = None) -> bool:
