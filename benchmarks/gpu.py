@@ -101,6 +101,12 @@ def ceilings() -> dict[str, float]:
     return {"read_gb_per_s": read, "copy_gb_per_s": copy, "matmul_tflop_per_s": product}
 
 
+def cold_sets(set_bytes: int) -> int:
+    """How many sets of data a benchmark rotates through, so that none is still in the L2 when its turn comes again."""
+    least = 2 * torch.cuda.get_device_properties().L2_cache_size
+    return max(2, -(-least // set_bytes), min(64, 400_000_000 // set_bytes))
+
+
 def compile_ahead(workers: int, arguments: list[str]) -> None:
     """Run this script's `--compile i n` in parallel, so that the measuring process finds its kernels in Triton's cache."""
     running = [

@@ -8,6 +8,8 @@ from collections.abc import Callable
 
 import torch
 
+from nanofn_kernels import entries as entries_ops
+from nanofn_kernels.entries import CHUNK_FIELDS, ENTRY_FIELDS
 from nanofn_kernels.norm_rope_store import launch_norm_rope_store
 from nanofn_kernels.paged_decode import decode_split_size, launch_paged_decode, scratch_size
 from nanofn_kernels.paged_prefill import launch_paged_prefill
@@ -62,6 +64,24 @@ def work() -> None:
     launch.__wrapped__(integers(256, 64), integers(256), integers(256), NO_SPLIT, 64, 8, items, blocks, integers(1))
 
 
+def entries(name: str) -> None:
+    """One of the ops on 256 entries of 512 rows, or on 512 tokens of 4 chunks."""
+    launch = getattr(entries_ops, name)._init_fn.__wrapped__
+    columns, rows = integers(len(ENTRY_FIELDS), 256), torch.zeros(512)
+    tokens, table, embedding = (
+        torch.zeros(512, 4097, dtype=torch.int64),
+        integers(512, 64),
+        torch.zeros(9, 1024, dtype=BF16),
+    )
+    ids, flags, seeds = integers(256), torch.zeros(256, dtype=torch.bool), torch.zeros(512, dtype=torch.int64)
+    {
+        "decode_inputs": lambda: launch(columns, tokens, table, embedding, 64),
+        "prefill_inputs": lambda: launch(integers(len(CHUNK_FIELDS), 5), tokens, table, embedding, 64, 512),
+        "sampling_inputs": lambda: launch(columns, rows, seeds, seeds, seeds, rows, rows),
+        "store_tokens": lambda: launch(columns, ids, flags, tokens, integers(256)),
+    }[name]()
+
+
 CASES: dict[str, Callable[[], None]] = {
     "decode 256": lambda: decode(256),
     "decode 64 page 16": lambda: decode(64, block_size=16),
@@ -80,6 +100,10 @@ CASES: dict[str, Callable[[], None]] = {
     "store": store,
     "store pdl": lambda: store(pdl=True),
     "work list": work,
+    "decode inputs": lambda: entries("decode_inputs"),
+    "prefill inputs": lambda: entries("prefill_inputs"),
+    "sampling inputs": lambda: entries("sampling_inputs"),
+    "store tokens": lambda: entries("store_tokens"),
 }
 
 

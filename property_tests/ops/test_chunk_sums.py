@@ -19,11 +19,12 @@ from ops.paged import DEVICE
     seed=st.integers(0, 999),
 )
 def test_sums_equal_the_reference(rows, vocab_size, dtype, spread, seed) -> None:
-    """Strided rows, ties with the token, -inf here and there and in whole chunks."""
+    """Rows with NaN behind them, ties with the token, -inf here and there and in whole chunks."""
     random = torch.Generator().manual_seed(seed)
     wide = torch.randn((rows, vocab_size + 3), generator=random) * spread
     wide[torch.rand(wide.shape, generator=random) < 0.2] = -torch.inf
     wide[:, :CHUNK] = -torch.inf if seed % 3 == 0 else 1.0
+    wide[:, vocab_size:] = torch.nan
     logits = wide.to(dtype).to(DEVICE)[:, :vocab_size]
     token_ids = torch.randint(0, vocab_size, (rows,), generator=random).to(DEVICE)
     peaks, mass, above = chunk_sums(logits, token_ids)

@@ -40,6 +40,10 @@ RECORDED = {
     "store": Recorded(72, 1, 0),
     "store pdl": Recorded(72, 1, 0),
     "work list": Recorded(32, 1, 0),
+    "decode inputs": Recorded(32, 0, 0),
+    "prefill inputs": Recorded(24, 0, 0),
+    "sampling inputs": Recorded(32, 0, 0),
+    "store tokens": Recorded(32, 2, 0),
 }
 """What Triton 3.6.0 and 3.7.1 made of them, the larger of the two; prefill's products are Hopper's."""
 

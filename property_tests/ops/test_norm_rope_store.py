@@ -109,6 +109,27 @@ def test_scales_divide_what_is_stored() -> None:
     assert torch.equal(plain[2].nan_to_num(0) / 4, scaled[2].nan_to_num(0))
 
 
+def test_offsets_are_64_bits_wide() -> None:
+    """The last of more than 2**31 cache elements is written as the last of few is."""
+    blocks = 140_000
+    case = Case(1, 2, 8, 128, 16, F16, norm=True)
+    case.slots[0] = 16 * case.caches[0].shape[0] - 1
+    _, *expected = case.run(norm_rope_store)
+    caches = [torch.empty((blocks, 16, 8, 128), dtype=F16, device=DEVICE) for _ in range(2)]
+    norm_rope_store(
+        case.qkv,
+        *case.weights,
+        case.cos_sin,
+        case.positions,
+        torch.full_like(case.slots, 16 * blocks - 1),
+        *caches,
+        2,
+        1e-6,
+    )
+    for cache, other in zip(caches, expected, strict=True):
+        assert torch.equal(cache[-1, -1], other[-1, -1])
+
+
 def test_no_tokens_are_no_work() -> None:
     """An empty pack gives an empty query."""
     case = Case(1, 2, 1, 64, 16, F32, norm=True)

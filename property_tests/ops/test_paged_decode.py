@@ -6,6 +6,7 @@ from hypothesis import given, settings, strategies as st
 
 from nanofn_kernels.errors import ArgumentError, DtypeError, ShapeError, StrideError
 from nanofn_kernels.paged_decode import paged_decode
+from nanofn_kernels.paged_prefill import paged_prefill
 from nanofn_kernels.reference.paged_decode import paged_decode as reference
 from nanofn_kernels.work_list import NO_SPLIT
 from ops.paged import DEVICE, TOLERANCE, Sequences, decode, error, make_work
@@ -107,6 +108,18 @@ def test_caches_may_be_strided() -> None:
     both[:, :, :2, 0], both[:, :, :2, 1] = plain.k_cache, plain.v_cache
     plain.k_cache, plain.v_cache = both[:, :, :2, 0], both[:, :, :2, 1]
     assert torch.equal(decode(plain, query, 64), expected)
+
+
+def test_scales_multiply_what_is_stored() -> None:
+    """Stored keys and values that are too small by a factor give the result of whole ones."""
+    plain = Sequences([70, 20], kv_heads=1, head_dim=64, block_size=16, dtype=F32)
+    query = plain.queries(2, 2)
+    expected = decode(plain, query, 64)
+    work = make_work(plain.table, plain.rows, plain.seq_lens, 64, 16, 2, 1, 64)
+    k_cache, v_cache = plain.k_cache / 2, plain.v_cache / 4
+    sequences = (plain.table, plain.rows, plain.seq_lens)
+    found = paged_decode(query, k_cache, v_cache, *sequences, *work, 0.125, 64, k_scale=2.0, v_scale=4.0)
+    assert error(found, expected) < TOLERANCE[F32]
 
 
 def test_offsets_are_64_bits_wide() -> None:
@@ -214,3 +227,23 @@ def test_bits_are_the_same_alone_and_in_a_batch_of_256(dtype, split) -> None:
     for start, stop in ((3, 4), (10, 18), (0, 64), (100, 200)):
         sequences.rows, sequences.seq_lens = rows[start:stop], seq_lens[start:stop]
         assert torch.equal(decode(sequences, query[start:stop], split), together[start:stop])
+
+
+@pytest.mark.gpu
+def test_bits_are_the_same_beside_a_prefill() -> None:
+    """At a constant split size, while prefill attention of other sequences runs on the same multiprocessors."""
+    sequences = Sequences([1500, 900, 70, 1], kv_heads=8, head_dim=128, block_size=64, dtype=BF16)
+    query = sequences.queries(4, 16)
+    alone = decode(sequences, query, 256)
+    others = Sequences([1500, 1400], kv_heads=8, head_dim=128, block_size=64, dtype=BF16, seed=1)
+    prompts = others.queries(2900, 16)
+    bounds = torch.tensor([0, 1500, 2900], dtype=torch.int32, device=DEVICE)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    for _ in range(10):
+        with torch.cuda.stream(side):
+            paged_prefill(
+                prompts, others.k_cache, others.v_cache, others.table, others.rows, bounds, others.seq_lens, 128**-0.5
+            )
+        assert torch.equal(decode(sequences, query, 256), alone)
+    torch.cuda.synchronize()

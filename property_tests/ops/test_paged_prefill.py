@@ -125,6 +125,43 @@ def test_bits_do_not_depend_on_batch_mates(dtype) -> None:
     assert_same_bits(together[60:93], prefill(sequences, query[60:93], [33]))
 
 
+def test_caches_and_queries_may_be_strided() -> None:
+    """K and V may be views of one tensor, and a token's heads a part of what lies beside them."""
+    plain = Sequences([50, 20], kv_heads=2, head_dim=64, block_size=16, dtype=F32)
+    query = plain.queries(60, 4, stride=3)
+    expected = prefill(plain, query.contiguous(), [40, 20])
+    both = torch.full((plain.k_cache.shape[0], 16, 3, 2, 64), float("nan"), device=DEVICE)
+    both[:, :, :2, 0], both[:, :, :2, 1] = plain.k_cache, plain.v_cache
+    plain.k_cache, plain.v_cache = both[:, :, :2, 0], both[:, :, :2, 1]
+    assert not query.is_contiguous()
+    assert_same_bits(prefill(plain, query, [40, 20]), expected)
+
+
+def test_scales_multiply_what_is_stored() -> None:
+    """Stored keys and values that are too small by a factor give the result of whole ones."""
+    plain = Sequences([70], kv_heads=1, head_dim=64, block_size=16, dtype=F32)
+    query = plain.queries(9, 2)
+    rest = (plain.table, plain.rows, bounds_of([9]), plain.seq_lens, 0.125)
+    expected = paged_prefill(query, plain.k_cache, plain.v_cache, *rest)
+    found = paged_prefill(query, plain.k_cache / 2, plain.v_cache / 4, *rest, k_scale=2.0, v_scale=4.0)
+    assert error(found, expected) < TOLERANCE[F32]
+
+
+def test_offsets_are_64_bits_wide() -> None:
+    """The last of more than 2**31 cache elements is found."""
+    blocks = 140_000
+    cache = torch.empty((blocks, 16, 8, 128), dtype=F16, device=DEVICE)
+    cache[-1] = torch.randn((16, 8, 128), device=DEVICE)
+    small = Sequences([9], kv_heads=8, head_dim=128, block_size=16, dtype=F16)
+    query = small.queries(2, 8)
+    small.k_cache = small.v_cache = cache[-1:]
+    small.table[small.rows[0], 0] = 0
+    expected = prefill(small, query, [2])
+    small.k_cache = small.v_cache = cache
+    small.table[small.rows[0], 0] = blocks - 1
+    assert torch.equal(prefill(small, query, [2]), expected)
+
+
 def test_a_chunk_of_one_token_is_a_decode() -> None:
     """Both attentions agree on the last token."""
     sequences = Sequences([77, 5], kv_heads=1, head_dim=64, block_size=16, dtype=F32)

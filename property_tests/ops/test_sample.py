@@ -16,13 +16,13 @@ F16, BF16, F32 = torch.float16, torch.bfloat16, torch.float32
 
 
 class Rows:
-    """Random logits with strided rows, and parameters of sampled rows."""
+    """Random logits with NaN behind every row, and parameters of sampled rows."""
 
     def __init__(self, rows: int, vocab_size: int, dtype: torch.dtype, *, spread: float = 3.0, seed: int = 0) -> None:
         random = torch.Generator().manual_seed(seed)
-        self.logits = (
-            (torch.randn((rows, vocab_size + 3), generator=random) * spread).to(dtype).to(DEVICE)[:, :vocab_size]
-        )
+        wide = torch.randn((rows, vocab_size + 3), generator=random) * spread
+        wide[:, vocab_size:] = float("nan")
+        self.logits = wide.to(dtype).to(DEVICE)[:, :vocab_size]
         self.temperature = (torch.rand(rows, generator=random) + 0.3).to(DEVICE)
         self.seed = torch.randint(-(2**63), 2**63 - 1, (rows,), generator=random).to(DEVICE)
         self.position = torch.randint(0, 2**31 - 1, (rows,), generator=random).to(DEVICE)
