@@ -91,10 +91,12 @@ def test_forms_hold_beside_other_requests_and_under_preemption(depth, is_fused, 
     ],
 )
 def test_a_form_that_cannot_be_carried_out_is_refused_before_anything_is_queued(llm, form, message):
-    """By name."""
+    """By name; the next call runs."""
     with pytest.raises(RequestError, match="prompt 1: structured_outputs") as caught:
         llm.generate(["a", "b"], [SamplingParams(), SamplingParams(structured_outputs=form)])
     assert message in str(caught.value)
+    assert not llm.has_unfinished
+    assert len(llm.generate("a", SamplingParams(max_tokens=3, ignore_eos=True))[0].outputs[0].token_ids) == 3
 
 
 @pytest.mark.parametrize(
