@@ -101,11 +101,17 @@ def table_row(line: dict[str, Any]) -> str:
             for state in ("cold", "warm")
         ]
         return f"{name:<24} ready with {'; '.join(found)}"
+    if line["work"] == "load":
+        return f"{name:<24} {line['gb']:.2f} GB in {line['best_seconds']:.2f} s, {line['best_gb_per_s']:.2f} GB/s"
     shown = f"{name:<24} {line['best_tok_per_s']:>9,.0f} best {line['median_tok_per_s']:>9,.0f} median tok/s"
     if "share_of_limit" in line:
         shown += f"  {line['share_of_limit']:6.1%} of {line['limit_tok_per_s']:,.0f}"
     if line["num_requests"] == 1:
         shown += f"  {1e3 * line['best_seconds'] / line['output_tokens']:.2f} ms a token"
+    if "experts_hit" in line:
+        shown += f"  {line['experts_hit']:.1f} of {line['num_experts']} experts a step"
+    if "ready_s" in line:
+        shown += f"  ready in {line['ready_s']:.1f} s"
     if "prefilled_over_once" in line:
         shown += f"  prefilled {line['prefilled_over_once']:.3f} times the least"
     if "lost_against_greedy" in line:
@@ -124,6 +130,9 @@ def read_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--model", default="qwen3-0.6b", help=f"a folder, or random weights: {', '.join(PUBLISHED)}")
     parser.add_argument("--checkpoints", type=Path, help="where random weights are kept; default: nowhere")
     parser.add_argument("--tokenizer", type=Path, help="a folder with one for random weights; default: random words")
+    parser.add_argument(
+        "--load-format", default="auto", choices=("auto", "dummy"), help="dummy: random weights through no files"
+    )
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", default="auto")
@@ -148,7 +157,8 @@ def read_arguments(arguments: list[str] | None) -> argparse.Namespace:
 def engine_options(given: argparse.Namespace) -> dict[str, Any]:
     """What `LLM` gets."""
     names = ("device", "dtype", "depth", "enforce_eager", "block_size", "max_num_seqs", "max_model_len")
-    return {name: getattr(given, name) for name in names} | {"seed": 0}
+    options = {name: getattr(given, name) for name in names} | {"seed": 0}
+    return options | ({} if given.load_format == "auto" else {"load_format": given.load_format})
 
 
 def run_works(given: argparse.Namespace, folder: Path, ceilings: Ceilings | None) -> list[dict[str, Any]]:
@@ -207,7 +217,8 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as passing:
         folder = (given.checkpoints or Path(passing)) / given.model
         device = "cuda" if torch.cuda.is_available() and given.device != "cpu" else "cpu"
-        make_checkpoint(given.model, folder, tokenizer=given.tokenizer, device=device)
+        with_weights = given.load_format == "auto"
+        make_checkpoint(given.model, folder, tokenizer=given.tokenizer, device=device, with_weights=with_weights)
         torch.cuda.empty_cache()
         return run_works(given, folder, ceilings)
 

@@ -67,11 +67,13 @@ def equal_work(num_requests: int, num_prompt: int, num_output: int, num_shared: 
 WORKS: dict[str, dict[str, Callable[[], Requests]]] = {
     "standard": {"full": standard_work, "smoke": partial(standard_work, 6, 12)},
     "batch1": {"full": partial(equal_work, 1, 128, 512), "smoke": partial(equal_work, 1, 8, 12)},
+    "batch64": {"full": partial(equal_work, 64, 128, 256), "smoke": partial(equal_work, 4, 8, 12)},
     "shared-prefix": {"full": partial(equal_work, 256, 64, 128, 2_048), "smoke": partial(equal_work, 6, 8, 12, 128)},
     "long-context": {"full": partial(equal_work, 16, 16_384, 256), "smoke": partial(equal_work, 2, 256, 12)},
-    "sampling": {"full": partial(equal_work, 256, 32, 512), "smoke": partial(equal_work, 8, 4, 12)},
+    "sampling": {"full": partial(equal_work, 256, 32, 1_024), "smoke": partial(equal_work, 8, 4, 12)},
 }
-"""Name to its requests at either size. The sampling prompts fit into one step, so that all outputs begin together."""
+"""Name to its requests at either size. The sampling prompts fit into one step, so that all outputs begin together; contexts then average
+544 tokens, about what they do in the standard work."""
 
 NEVER_COMPLETE = {
     "type": "array",

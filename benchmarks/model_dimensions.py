@@ -1,4 +1,4 @@
-"""The dimensions of published models, as their `config.json` has them, and a tiny one for trials."""
+"""The dimensions of published models, as their `config.json` has them, and tiny ones for trials."""
 
 from typing import Any
 
@@ -10,6 +10,19 @@ PUBLISHED: dict[str, dict[str, int | bool]] = {
         "num_key_value_heads": 2,
         "head_dim": 16,
         "intermediate_size": 128,
+        "vocab_size": 2_048,
+        "tie_word_embeddings": True,
+    },
+    "tiny-mixture": {
+        "num_hidden_layers": 2,
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+        "intermediate_size": 128,
+        "moe_intermediate_size": 24,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
         "vocab_size": 2_048,
         "tie_word_embeddings": True,
     },

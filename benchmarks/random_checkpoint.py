@@ -6,24 +6,25 @@ python benchmarks/random_checkpoint.py qwen3-0.6b FOLDER [--tokenizer FOLDER] [-
 import argparse
 import json
 import shutil
+from collections import deque
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import torch
 from huggingface_hub import split_torch_state_dict_into_shards
-from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
 from model_dimensions import PUBLISHED, config_json
+from nanofn.device.random_source import random_tensor
+from nanofn.embedded.save import write_safetensors
 from random_tokenizer import save_random_tokenizer
 
-LOGIT_STD = 2.0
-"""Standard deviation of the logits. Softmax then spreads over about 20,000 of 151,936 ids."""
-
-FINAL_NORM = "model.norm.weight"
-
 MAX_SHARD_BYTES = 4 << 30
+
+NUM_WRITERS = 4
+"""Shards that are written at once where they are drawn on a GPU, in seconds that a benchmark pays for. Each is held on the GPU."""
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 
@@ -65,22 +66,6 @@ def _gated_unit(prefix: str, hidden: int, inner: int) -> dict[str, tuple[int, ..
     }
 
 
-def random_tensor(name: str, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    """Draw one weight in bfloat16.
-
-    A matrix keeps the root mean square of what passes it, so that activations neither grow nor die over many layers. The
-    final norm has random signs: without them a tied head finds the latest token in the residual stream and leans to it. At
-    temperature 0.6, 100 tokens of the tiny model then have 8 to 53 different ids; with the signs 85 to 93.
-    """
-    noise = torch.randn(shape, generator=generator, dtype=torch.bfloat16, device=generator.device)
-    if name == FINAL_NORM:
-        return noise.sign() + 0.1 * noise
-    if len(shape) == 1:
-        return 1 + 0.1 * noise
-    gain = LOGIT_STD if name in {"model.embed_tokens.weight", "lm_head.weight"} else 1.0
-    return noise * (gain / shape[1] ** 0.5)
-
-
 def make_checkpoint(
     name: str,
     folder: Path,
@@ -88,6 +73,7 @@ def make_checkpoint(
     tokenizer: Path | None = None,
     device: str = "cpu",
     max_shard_bytes: int = MAX_SHARD_BYTES,
+    with_weights: bool = True,
 ) -> Path:
     """Write a checkpoint, always the same on one kind of device. What is there already, and whole, is left alone.
 
@@ -95,8 +81,9 @@ def make_checkpoint(
         name: Key of `PUBLISHED`.
         folder: Where to; made if need be.
         tokenizer: A folder to copy the tokenizer from; None makes one with a word for every id.
-        device: Where to draw the weights. One shard at a time is held.
+        device: Where to draw the weights. One shard at a time is held, on a GPU four.
         max_shard_bytes: Most bytes of a file.
+        with_weights: Whether files of weights are wanted; `LLM(folder, load_format="dummy")` needs none.
 
     Returns:
         The folder.
@@ -107,12 +94,15 @@ def make_checkpoint(
     config = config_json(name)
     done = folder / "config.json"  # written last
     if done.exists():
-        if (json.loads(done.read_text(encoding="utf-8"))).items() >= config.items():
+        if not (json.loads(done.read_text(encoding="utf-8"))).items() >= config.items():
+            raise ValueError(f"{folder} holds another checkpoint than {name}; name another folder, or delete it")
+        if not with_weights or any(folder.glob("*.safetensors")):
             return folder
-        raise ValueError(f"{folder} holds another checkpoint than {name}; name another folder, or delete it")
+        done.unlink()
     folder.mkdir(parents=True, exist_ok=True)
     eos_token_id = _put_tokenizer(tokenizer, folder, config["vocab_size"])
-    _write_weights(tensor_shapes(config), folder, torch.Generator(device).manual_seed(0), max_shard_bytes)
+    if with_weights:
+        _write_weights(tensor_shapes(config), folder, torch.Generator(device).manual_seed(0), max_shard_bytes)
     done.write_text(json.dumps(config | {"eos_token_id": eos_token_id}, indent=1), encoding="utf-8")
     return folder
 
@@ -138,10 +128,16 @@ def _write_weights(
 ) -> None:
     outlines = {name: torch.empty(shape, dtype=torch.bfloat16, device="meta") for name, shape in shapes.items()}
     split = split_torch_state_dict_into_shards(outlines, max_shard_size=max_shard_bytes)
-    for file, names in split.filename_to_tensors.items():
-        drawn = {name: random_tensor(name, shapes[name], generator) for name in names}
-        save_file(drawn, folder / file, metadata={"format": "pt"})
-        drawn.clear()
+    num_writers = NUM_WRITERS if generator.device.type == "cuda" else 1
+    with ThreadPoolExecutor(num_writers) as writers:
+        under_way = deque[Future[None]]()
+        for file, names in split.filename_to_tensors.items():
+            if len(under_way) == num_writers:
+                under_way.popleft().result()
+            drawn = {name: random_tensor(name, shapes[name], torch.bfloat16, generator) for name in names}
+            under_way.append(writers.submit(write_safetensors, folder / file, drawn))
+        while under_way:
+            under_way.popleft().result()
     if split.is_sharded:
         index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
         (folder / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")

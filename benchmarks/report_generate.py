@@ -18,6 +18,8 @@ PEERS = RESULTS / "generate_peers.jsonl"
 DRAWN = {"standard": "256 requests of 100 to 1,024 tokens in and out", "batch1": "one request, 128 in, 512 out"}
 """The works that others were measured on, which the picture shows."""
 
+NOTHING = "–"
+
 Line = dict[str, Any]
 
 
@@ -46,40 +48,67 @@ def latest(lines: Sequence[Line], device: str | None) -> list[Line]:
 
 
 def table(lines: Sequence[Line]) -> str:
-    """Write a Markdown table of throughput, one of start-up, and say what they were measured on."""
-    rows = [
-        "| model | work | best | median | limit | share | lost against greedy | prefilled, of the least | idle | host's time, of the device's |",
-        "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|",
-    ]
-    starts = ["| model | ready with empty caches | with warm ones | first token, warm |", "|---|---:|---:|---:|"]
+    """Write Markdown tables of throughput, start-up and loading, and say what they were measured on."""
+    tables: dict[str, list[dict[str, str]]] = {"rates": [], "start-up": [], "load": []}
     for line in lines:
-        if line["work"] == "start-up":
-            ready, first = line["best_ready_s"], line["best_first_token_s"]
-            starts.append(
-                f"| {line['model']} | {ready['cold']:.1f} s | {ready['warm']:.1f} s | {first['warm']:.2f} s |"
-            )
-            continue
-        step = line.get("step", {})
-        cells = [
-            line["model"],
-            f"{line['work']} {line['variant']}".strip(),
-            f"{line['best_tok_per_s']:,.0f} tok/s",
-            f"{line['median_tok_per_s']:,.0f}",
-            _shown(line.get("limit_tok_per_s"), ",.0f"),
-            _shown(line.get("share_of_limit"), ".1%"),
-            _shown(line.get("lost_against_greedy"), ".1%"),
-            _shown(line.get("prefilled_over_once"), ".3f"),
-            _shown(step.get("idle_share"), ".1%"),
-            _shown(step.get("host_share"), ".1%"),
-        ]
-        rows.append(f"| {' | '.join(cells)} |")
+        kind = line["work"] if line["work"] in tables else "rates"
+        tables[kind].append({"model": line["model"], **_CELLS[kind](line)})
     commits = ", ".join(sorted({line["commit"] for line in lines}))
     about = f"{lines[-1]['device']}, {lines[-1]['date']}, commit {commits}, {json.dumps(lines[-1]['versions'])}."
-    return "\n".join([about, *(["", *rows] if len(rows) > 2 else []), *(["", *starts] if len(starts) > 2 else [])])
+    return "\n".join([about, *(text for rows in tables.values() if rows for text in ("", *_markdown(rows)))])
+
+
+def _rates(line: Line) -> dict[str, str]:
+    step = line.get("step", {})
+    return {
+        "work": f"{line['work']} {line['variant']}".strip(),
+        "best": f"{line['best_tok_per_s']:,.0f} tok/s",
+        "median": f"{line['median_tok_per_s']:,.0f}",
+        "limit": _shown(line.get("limit_tok_per_s"), ",.0f"),
+        "share": _shown(line.get("share_of_limit"), ".1%"),
+        "experts a step": _experts(line),
+        "lost against greedy": _shown(line.get("lost_against_greedy"), ".1%"),
+        "prefilled, of the least": _shown(line.get("prefilled_over_once"), ".3f"),
+        "idle": _shown(step.get("idle_share"), ".1%"),
+        "host's time, of the device's": _shown(step.get("host_share"), ".1%"),
+        "ready after": _shown(line.get("ready_s"), ".1f") + " s" * ("ready_s" in line),
+    }
+
+
+def _experts(line: Line) -> str:
+    return f"{line['experts_hit']:.1f} of {line['num_experts']}" if "experts_hit" in line else NOTHING
+
+
+def _start_up(line: Line) -> dict[str, str]:
+    ready, first = line["best_ready_s"], line["best_first_token_s"]
+    return {
+        "ready with empty caches": f"{ready['cold']:.1f} s",
+        "with warm ones": f"{ready['warm']:.1f} s",
+        "first token, warm": f"{first['warm']:.2f} s",
+    }
+
+
+def _load(line: Line) -> dict[str, str]:
+    return {
+        "weights": f"{line['gb']:.2f} GB",
+        "loaded in": f"{line['best_seconds']:.2f} s",
+        "rate": f"{line['best_gb_per_s']:.2f} GB/s",
+    }
+
+
+_CELLS = {"rates": _rates, "start-up": _start_up, "load": _load}
+
+
+def _markdown(rows: Sequence[dict[str, str]]) -> list[str]:
+    """Write a table; columns in which no row has anything are left out."""
+    columns = [name for name in rows[0] if any(row[name] != NOTHING for row in rows)]
+    marks = ["---" if name in {"model", "work"} else "---:" for name in columns]
+    body = [f"| {' | '.join(row[name] for name in columns)} |" for row in rows]
+    return [f"| {' | '.join(columns)} |", f"|{'|'.join(marks)}|", *body]
 
 
 def _shown(value: float | None, form: str) -> str:
-    return "–" if value is None else format(value, form)
+    return NOTHING if value is None else format(value, form)
 
 
 def draw(lines: Sequence[Line], peers: Sequence[Line], path: Path) -> None:

@@ -10,7 +10,7 @@ A prefix that sequences share counts for each of them: this bounds kernels that 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from attrs import frozen
+from attrs import field, frozen
 
 
 @frozen
@@ -51,6 +51,7 @@ class Dimensions:
         num_experts_per_token: 0 for a dense model.
         weight_bytes: Of one weight.
         kv_bytes: Of one element of K or V.
+        experts_hit: Number of tokens in a step to how many experts of a layer such a step was measured to choose.
     """
 
     num_layers: int
@@ -64,6 +65,7 @@ class Dimensions:
     num_experts_per_token: int = 0
     weight_bytes: int = 2
     kv_bytes: int = 2
+    experts_hit: Mapping[int, float] = field(factory=dict)
 
     @property
     def attention_weights(self) -> int:
@@ -90,13 +92,16 @@ class Dimensions:
         """Weights of all layers that one token is multiplied with."""
         return self.num_layers * (self.attention_weights + max(1, self.num_experts_per_token) * self.unit_weights)
 
+    def units_read(self, num_tokens: int) -> float:
+        """Gated units of a layer that a step reads: of experts those measured, or else as many as if each were as likely."""
+        if not self.num_experts:
+            return 1.0
+        missed = (1 - self.num_experts_per_token / self.num_experts) ** num_tokens
+        return self.experts_hit.get(num_tokens, self.num_experts * (1 - missed))
+
     def linear_weights_read(self, num_tokens: int) -> float:
-        """Weights of all layers that a step reads: of experts those that any token goes to, if each is as likely."""
-        num_units = 1.0
-        if self.num_experts:
-            missed = (1 - self.num_experts_per_token / self.num_experts) ** num_tokens
-            num_units = self.num_experts * (1 - missed)
-        return self.num_layers * (self.attention_weights + num_units * self.unit_weights)
+        """Weights of all layers that a step reads."""
+        return self.num_layers * (self.attention_weights + self.units_read(num_tokens) * self.unit_weights)
 
 
 def dimensions_of(config_json: Mapping[str, Any]) -> Dimensions:

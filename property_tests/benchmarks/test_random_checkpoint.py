@@ -11,11 +11,10 @@ from model.checkpoints import expected_logits
 from model_dimensions import PUBLISHED
 from nanofn import LLM, SamplingParams
 from nanofn.device.checkpoint import load_checkpoint
+from nanofn.device.random_source import LOGIT_STD
 from nanofn.text.tokenizer import load_tokenizer
-from random_checkpoint import LOGIT_STD, make_checkpoint
+from random_checkpoint import make_checkpoint
 from random_tokenizer import SPECIAL, random_tokenizer
-
-TINY_MIXTURE = PUBLISHED["tiny"] | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
 
 
 @pytest.fixture(scope="module")
@@ -76,9 +75,8 @@ def test_shards_hold_the_same(folder, tmp_path):
     load_checkpoint(sharded)
 
 
-def test_a_mixture_of_experts_is_whole_too(tmp_path, monkeypatch):
+def test_a_mixture_of_experts_is_whole_too(tmp_path):
     """transformers finds every tensor of a checkpoint with experts, none missing and none over."""
-    monkeypatch.setitem(PUBLISHED, "tiny-mixture", TINY_MIXTURE)
     folder = make_checkpoint("tiny-mixture", tmp_path / "mixture")
     model, told = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
     assert {name: list(found) for name, found in told.items() if found} == {}
@@ -92,6 +90,15 @@ def test_what_is_there_is_left_alone(folder):
     assert written == (folder / "model.safetensors").stat().st_mtime_ns
     with pytest.raises(ValueError, match="another checkpoint"):
         make_checkpoint("qwen3-0.6b", folder)
+
+
+def test_a_folder_may_have_no_weights_yet(folder, tmp_path):
+    """Config and tokenizer are the same; asked for later, the weights are added, and they are the same too."""
+    bare = make_checkpoint("tiny", tmp_path / "bare", with_weights=False)
+    kept = {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix != ".safetensors"}
+    assert {path.name: path.read_bytes() for path in bare.iterdir()} == kept
+    make_checkpoint("tiny", bare)
+    assert (bare / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
 
 
 def test_a_tokenizer_may_be_given(folder, tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ from conventions.source import ROOT
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 RUNTIME = {
-    "attrs", "huggingface-hub", "immutables", "jinja2", "numpy", "rpds-py", "safetensors", "torch", "tqdm", "transformers", "triton",
+    "attrs", "huggingface-hub", "immutables", "jinja2", "numpy", "rpds-py", "torch", "tqdm", "transformers", "triton",
 }  # fmt: skip
 EXTRAS = {"lab": {"hypothesis", "matplotlib"}, "structured": {"llguidance"}, "gguf": {"gguf"}}
 JAX = {"jax", "jaxlib", "flax", "optax", "chex", "equinox"}

@@ -1,5 +1,7 @@
 """How an engine is set up on a GPU, as far as a CPU can show it: cards and models without kernels, room, graphs, threads."""
 
+import gc
+import weakref
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -9,17 +11,22 @@ from attrs import evolve
 
 from nanofn import LLM
 from nanofn.config import Limits
-from nanofn.device import fused_executor, prefill_graphs
+from nanofn.device import decode_graphs, fused_executor, prefill_graphs
+from nanofn.device.capture import capture
 from nanofn.device.checkpoint import load_checkpoint
+from nanofn.device.decode_graphs import bucket_sizes, make_bucket
 from nanofn.device.fused_executor import FusedExecutor
 from nanofn.device.kernel_support import obstacle
 from nanofn.device.memory import room_on
-from nanofn.device.prefill_graphs import SIZES, TOKEN_UNIT, PrefillGraphs, capture_size, capture_sizes
-from nanofn.device.trial import kept_results
+from nanofn.device.precompile import request_kernels
+from nanofn.device.prefill_graphs import SIZES, TOKEN_UNIT, PrefillGraphs, capture_shapes, capture_size, capture_sizes
+from nanofn.device.step_memory import allocate_step_memory
+from nanofn.device.trial import kept_results, working_bytes
 from nanofn.errors import ConfigError
 from nanofn.llm import assemble
 from nanofn.llm.locate import embedded_model
 from nanofn.llm.options import EngineOptions
+from nanofn.model.decode import allocate_workspace
 from nanofn.model.prefill import prefill_layer
 from nanofn_kernels._dispatch import HAS_TRITON, compiled_in_background
 from nanofn_kernels.work_list import MAX_ENTRIES
@@ -88,18 +95,137 @@ def test_what_steps_keep_is_counted_for_every_size(checkpoint):
     """Logits of the buckets 1 and 2 beside 3, hidden states of 32, 64 and 96 tokens: the largest trial shows none of them."""
     params = checkpoint.params
     vocab_size, hidden_size = params.head.shape
-    kept = [tuple(each.shape) for each in kept_results(params, LIMITS, captures=True)]
-    assert kept == [(1 + 2, vocab_size), (32 + 64 + 96, hidden_size)]
-    many = evolve(LIMITS, max_num_seqs=40)
-    assert len(kept_results(params, many, captures=True)) == 1 + 2
-    assert len(kept_results(params, many, captures=False)) == 1
+    memory = allocate_step_memory(params, LIMITS, CPU, depth=1, num_blocks=8)
+    buckets, logits, hidden = kept_results(params, memory, LIMITS, pool=object())
+    assert len(buckets) == 2
+    assert logits.shape == (1 + 2, vocab_size)
+    assert [tuple(each.shape) for each in hidden] == [(32, hidden_size), (64, hidden_size), (96, hidden_size)]
+    assert capture_shapes(evolve(LIMITS, max_num_seqs=40)) == [
+        (tokens, few) for tokens in (32, 64, 96) for few in (32, 44)
+    ]
+    assert kept_results(params, memory, LIMITS, pool=None)[2] == []
+
+
+def test_no_bucket_holds_more_entries_than_a_step_may_have():
+    """A budget of 2 tokens lets 2 of 3 sequences decode."""
+    assert bucket_sizes(LIMITS) == (1, 2, 3)
+    assert bucket_sizes(evolve(LIMITS, max_num_batched_tokens=2)) == (1, 2)
+
+
+class Recorded:
+    """A graph of torch's, that records nothing and replays nothing."""
+
+    number = 0
+
+    def capture_begin(self, **_):
+        assert not gc.isenabled()
+        Recorded.number += 1
+
+    def capture_end(self):
+        """As if all was well."""
+
+    def replay(self):
+        """As if all ran again."""
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """Make a CPU pass for a GPU on which a graph takes 1,000 bytes that torch knows nothing of, and all tensors 7."""
+    Recorded.number = 0
+    stand_ins = {
+        "CUDAGraph": Recorded,
+        "Stream": lambda _: None,
+        "current_stream": lambda: SimpleNamespace(synchronize=lambda: None),
+        "empty_cache": lambda: None,
+        "graph_pool_handle": object,
+        "max_memory_reserved": lambda _: 7,
+        "mem_get_info": lambda _: (10**6 - 1000 * Recorded.number, 10**6),
+        "memory_reserved": lambda _: 0,
+        "reset_peak_memory_stats": lambda _: None,
+        "synchronize": lambda *_: None,
+    }
+    for name, stand_in in stand_ins.items():
+        monkeypatch.setattr(torch.cuda, name, stand_in)
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_trial_counts_what_graphs_take_beside_the_first(checkpoint):
+    """Three graphs a bucket. The largest bucket is there, three sizes and three prefills are to come, none larger than three."""
+    working = working_bytes(checkpoint.params, LIMITS, CPU, depth=2, layer=prefill_layer, captures=True)
+    assert working == 7 + 3000 + (3 + 3) * 3000
+    taken = Recorded.number
+    assert working_bytes(checkpoint.params, LIMITS, CPU, depth=2, layer=prefill_layer, captures=False) == 7
+    assert Recorded.number == taken
+
+
+@pytest.mark.usefixtures("gpu")
+def test_every_size_is_captured_at_the_start(checkpoint):
+    """A forward pass and two samplers each; and kernels are asked for before, with one layer and blocks for no sequence."""
+    long = evolve(LIMITS, num_blocks=99, max_model_len=1024)
+    request_kernels(checkpoint.params, long, CPU)
+    assert Recorded.number == 0
+    engine = FusedExecutor(checkpoint.params, long, CPU, captures=True)
+    assert Recorded.number == 3 * len(bucket_sizes(long))
+    engine.close()
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_captured_bucket_holds_the_memory_that_its_graph_writes(checkpoint, monkeypatch):
+    """A graph knows its workspace by address alone: who lets go of it lets others' memory be written over."""
+    workspaces = []
+
+    def allocate(*arguments):
+        found = allocate_workspace(*arguments)
+        workspaces.append(weakref.ref(found.scratch))
+        return found
+
+    monkeypatch.setattr(decode_graphs, "allocate_workspace", allocate)
+    memory = allocate_step_memory(checkpoint.params, LIMITS, CPU, depth=1, num_blocks=8)
+    bucket = make_bucket(checkpoint.params, memory, 2, pool=object())
+    gc.collect()
+    assert workspaces[0]() is not None
+    assert bucket.forward().shape == (2, checkpoint.config.vocab_size)
+    bucket.sample(True)
+    del bucket
+    gc.collect()
+    assert workspaces[0]() is None
+
+
+def test_what_stops_a_capture_is_what_is_raised(monkeypatch):
+    """Not what torch says of a graph that is void; and Python collects again."""
+
+    class Void(Recorded):
+        def capture_end(self):
+            raise RuntimeError("operation failed due to a previous error during capture")
+
+    def work():
+        raise torch.OutOfMemoryError("no room")
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Void)
+    with pytest.raises(torch.OutOfMemoryError, match="no room"):
+        capture(work, pool=None)
+    assert gc.isenabled()
 
 
 def test_no_room_while_an_engine_is_set_up_is_a_config_error():
     """Wherever in the set-up torch runs out of memory."""
-    with pytest.raises(ConfigError, match="lower gpu_memory_utilization") as caught, room_on(CPU):
+    with (
+        pytest.raises(ConfigError, match=r"the engine does not fit on cpu.*: lower it") as caught,
+        room_on(CPU, "the engine", "lower it"),
+    ):
         raise torch.OutOfMemoryError("no room")
     assert isinstance(caught.value.__cause__, torch.OutOfMemoryError)
+
+
+def test_weights_that_do_not_fit_are_a_config_error(monkeypatch):
+    """Which names the model."""
+
+    def no_room(*_, **__):
+        raise torch.OutOfMemoryError("no room")
+
+    monkeypatch.setattr(assemble, "load_checkpoint", no_room)
+    with pytest.raises(ConfigError, match=r"does not fit on cpu.*smaller model"):
+        LLM(device="cpu")
 
 
 @pytest.mark.parametrize("most", [1, 7, 16, 100, 1000, 2040, 3000, 16384])
@@ -125,8 +251,8 @@ def test_a_prefill_that_there_is_no_room_to_capture_stays_as_it_was(checkpoint, 
 
     monkeypatch.setattr(prefill_graphs, "capture", no_room)
     monkeypatch.setattr(prefill_graphs, "prefill", lambda *arguments: steps.append(arguments[2]))
-    tables = SimpleNamespace(tokens=None, block_table=None)
-    prefills = PrefillGraphs(checkpoint.params, tables, None, None, LIMITS, prefill_layer, pool=object())
+    memory = allocate_step_memory(checkpoint.params, LIMITS, CPU, depth=1, num_blocks=8)
+    prefills = PrefillGraphs(checkpoint.params, memory, LIMITS, prefill_layer, pool=object())
     for _ in range(4):
         prefills.run(torch.zeros((3, 32), dtype=torch.int32), 20)
     assert (num_captures, steps) == (1, [32] * 4)

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from llm.hub_server import COMMIT, Hub
-from nanofn import LLM
+from nanofn import LLM, SamplingParams
 from nanofn.errors import ConfigError, HubUnreachableError
 from nanofn.llm.locate import embedded_model, locate
 
@@ -17,9 +17,9 @@ ASK = """
 import json, sys
 from nanofn.device.hub import fetch_from_hub
 found = []
-for name, revision in json.loads(sys.argv[1]):
+for name, revision, *without in json.loads(sys.argv[1]):
     try:
-        found.append(["path", str(fetch_from_hub(name, revision))])
+        found.append(["path", str(fetch_from_hub(name, revision, with_weights=not without))])
     except Exception as error:
         found.append([type(error).__name__, str(error)])
 print(json.dumps(found))
@@ -67,6 +67,20 @@ def test_a_model_is_downloaded_once_and_found_offline(hub, ask, tmp_path):
     assert len(hub.served) == len(wanted)
     with LLM(online[1], max_model_len=64, max_num_seqs=2) as llm:
         assert llm.generate("Once")[0].text
+
+
+def test_weights_are_not_downloaded_where_random_ones_are_made(hub, ask, tmp_path):
+    """Config and tokenizer are enough; asked for afterwards, the weights alone are added."""
+    hub.served.clear()
+    home = {"HF_HOME": str(tmp_path)}
+    (bare,) = ask(["owner/model", None, "without weights"], **home)
+    assert "config.json" in hub.served
+    assert "model.safetensors" not in hub.served
+    with LLM(bare[1], load_format="dummy", max_model_len=64, max_num_seqs=2) as llm:
+        assert len(llm.generate("Once", SamplingParams(max_tokens=3, ignore_eos=True))[0].outputs[0].token_ids) == 3
+    hub.served.clear()
+    assert [bare] == ask(["owner/model", None], **home)
+    assert hub.served == ["model.safetensors"]
 
 
 def test_gated_missing_and_unreachable_are_three_errors(ask):

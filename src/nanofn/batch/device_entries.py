@@ -5,6 +5,9 @@ from numpy.typing import NDArray
 
 from nanofn.batch.build import StepBatch
 
+FEW_COLUMNS = 32
+"""Chunks are padded to one less than this or than the most there can be: two shapes, not one for each number."""
+
 
 def decode_entries(batch: StepBatch, num_rows: int, *, with_blocks: bool) -> NDArray[np.int32]:
     """Spell a decode step's entries out, with the at most one block that each of them gets.
@@ -37,3 +40,20 @@ def sampling_entries(batch: StepBatch) -> NDArray[np.int32]:
     entries = np.full((5, len(batch.sampling)), -1, dtype=np.int32)
     entries[0], entries[1], entries[4] = batch.sampled_rows, batch.sampled_positions - 1, 1
     return entries
+
+
+def num_columns(num_chunks: int, max_num_seqs: int) -> int:
+    """Choose the columns of an array of chunks, whose rows stay 16-byte aligned; one column more than chunks is needed."""
+    return FEW_COLUMNS if num_chunks < FEW_COLUMNS else (max_num_seqs // 4 + 1) * 4
+
+
+def chunk_array(batch: StepBatch, max_num_seqs: int) -> NDArray[np.int32]:
+    """Spell a step's chunks out, padded: see `nanofn_kernels.entries.CHUNK_FIELDS`."""
+    rows, first_positions, counts = batch.entries
+    chunks = np.full((3, num_columns(len(rows), max_num_seqs)), -1, dtype=np.int32)
+    chunks[0, : len(rows)] = rows
+    chunks[1] = batch.num_tokens
+    chunks[1, : len(rows)] = np.cumsum(counts) - counts
+    chunks[2] = 0
+    chunks[2, : len(rows)] = first_positions + counts
+    return chunks

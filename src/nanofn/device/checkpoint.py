@@ -16,9 +16,9 @@ from tqdm import tqdm
 
 from nanofn.device.accounts import check_accounts, check_sizes
 from nanofn.device.damage import typed_errors
-from nanofn.device.shards import DTYPES
+from nanofn.device.random_source import random_source
 from nanofn.device.sources import open_source
-from nanofn.device.stored import Source
+from nanofn.device.stored import DTYPES, Source
 from nanofn.device.tensor_names import Parameter, layer_parameters, outer_parameters
 from nanofn.errors import CheckpointWarning
 from nanofn.model.config import ModelConfig, from_dict, token_ids_of
@@ -53,9 +53,13 @@ class Checkpoint:
 
 
 def load_checkpoint(
-    path: str | Path, *, dtype: torch.dtype | None = None, device: torch.device | str = "cpu"
+    path: str | Path,
+    *,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str = "cpu",
+    is_dummy: bool = False,
 ) -> Checkpoint:
-    """Load a checkpoint. Files are mapped into memory one at a time, and each tensor is copied straight to its place.
+    """Load a checkpoint. Threads read the files ahead, and each tensor is copied straight to its place.
 
     On a terminal a bar shows the progress of long loads.
 
@@ -63,8 +67,10 @@ def load_checkpoint(
         path: A folder with config.json and weights in safetensors format, one file or sharded; or a GGUF file.
         dtype: What weights are cast to; None is the config's, or the embedding's where the config has none.
         device: Where they go.
+        is_dummy: Random weights are made there instead of read; the folder needs config.json alone.
 
     Raises:
+        ConfigError: Random weights take more memory than the device has.
         UnsupportedModelError: The architecture, a feature of it or a tensor's dtype is not covered.
         CheckpointError: A file is missing or damaged, or tensors are missing, surplus or misshapen: all are named.
 
@@ -72,7 +78,8 @@ def load_checkpoint(
         CheckpointWarning: Weights are NaN or infinite.
     """
     with typed_errors(path):
-        return _load(open_source(path), dtype, device)
+        source = random_source(path, dtype, device) if is_dummy else open_source(path)
+        return _load(source, dtype, device)
 
 
 def _load(source: Source, dtype: torch.dtype | None, device: torch.device | str) -> Checkpoint:
@@ -86,6 +93,8 @@ def _load(source: Source, dtype: torch.dtype | None, device: torch.device | str)
     start = time.monotonic()
     tensors = [torch.empty(parameter.shape, dtype=kind, device=device) for parameter in parameters]
     num_bytes = _fill(parameters, tensors, source)
+    if tensors[0].is_cuda:
+        torch._C._host_emptyCache()  # noqa: SLF001  torch would keep pinned buffers as long as the process lives
     _warn_of_not_finite(parameters, tensors)
     seconds = time.monotonic() - start
     counts = Counter(source.stored[part.name].dtype for parameter in parameters for part in parameter.sources)
@@ -117,10 +126,11 @@ def _fill(parameters: Sequence[Parameter], tensors: Sequence[Tensor], source: So
     total = sum(tensor.num_bytes for tensor in stored.values())
     is_shown = sys.stderr is not None and sys.stderr.isatty()
     with tqdm(total=total, desc="Loading", unit="B", unit_scale=True, delay=BAR_DELAY_S, disable=not is_shown) as bar:
-        for piece in source.read(stored):
+        for piece in source.read(stored, tensors[0].device):
             last = piece.first_row + piece.rows.shape[0]
-            place = places[piece.name][piece.first_row : last]
-            place.copy_(piece.rows.to(place.device))  # a cast happens there, and costs the host no memory
+            place, rows = places[piece.name][piece.first_row : last], piece.rows
+            # A cast happens on the device, and costs the host no memory.
+            place.copy_(rows if rows.dtype == place.dtype else rows.to(place.device))
             bar.update(piece.num_bytes)
     return total
 

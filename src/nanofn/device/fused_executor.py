@@ -12,25 +12,24 @@ import torch
 from torch import Tensor
 
 from nanofn.batch.build import StepBatch, build
-from nanofn.batch.device_entries import decode_entries, sampling_entries
+from nanofn.batch.device_entries import chunk_array, decode_entries, sampling_entries
 from nanofn.batch.masks import NO_MASKS, Masks
 from nanofn.batch.row_start import RowStart
 from nanofn.batch.step_output import NOBODY, StepOutput
 from nanofn.config import Limits
 from nanofn.device.decode_graphs import Bucket, bucket_sizes, make_bucket
-from nanofn.device.prefill_graphs import PrefillGraphs, chunk_array
+from nanofn.device.prefill_graphs import PrefillGraphs
 from nanofn.device.read_logprobs import PromptReport, prompt_logprobs, sampled_logprobs
 from nanofn.device.row_params import RowParams
 from nanofn.device.sampler import sample_entries
-from nanofn.device.staging import Slot, allocate_staging
-from nanofn.device.tables import allocate_tables, extend_block_tables, send, start_rows
+from nanofn.device.staging import Slot
+from nanofn.device.step_memory import allocate_step_memory
+from nanofn.device.tables import extend_block_tables, send, start_rows
 from nanofn.device.under_way import Forwarded, Pending
 from nanofn.errors import LogitsError
-from nanofn.model.kv_cache import allocate_kv_cache
 from nanofn.model.layers import rms_norm
 from nanofn.model.params import ModelParams
 from nanofn.model.prefill import Layer, prefill_layer
-from nanofn.model.rotations import cos_sin_table
 from nanofn.request import TokenId
 from nanofn.state.step_plan import StepPlan
 from nanofn_kernels.linear import linear
@@ -66,21 +65,15 @@ class FusedExecutor:
         self._device, self._limits = device, limits
         self._params: ModelParams | None = params
         self._stream = torch.cuda.Stream(device) if is_gpu else None
-        self._captures = captures
         with torch.inference_mode(), torch.cuda.stream(self._stream):
-            self._tables = allocate_tables(limits, device)
-            self._kv_cache = allocate_kv_cache(
-                params.config, limits.num_blocks, limits.block_size, dtype=params.embedding.dtype, device=device
-            )
-            self._cos_sin = cos_sin_table(params.rope, limits.max_model_len)
-            self._staging = allocate_staging(limits.max_num_seqs, depth, device)
+            memory = allocate_step_memory(params, limits, device, depth=depth, num_blocks=limits.num_blocks)
+            self._memory, self._tables, self._staging = memory, memory.tables, memory.staging
+            self._pool = torch.cuda.graph_pool_handle() if captures else None
             self._buckets: dict[int, Bucket] = {}
-            self._sizes = bucket_sizes(limits.max_num_seqs)
-            if self._captures:
-                for size in reversed(self._sizes):
-                    self._bucket(size)
-            pool = self._bucket(self._sizes[-1]).pool if self._captures else None
-            self._prefills = PrefillGraphs(params, self._tables, self._kv_cache, self._cos_sin, limits, layer, pool)
+            self._sizes = bucket_sizes(limits)
+            for size in reversed(self._sizes) if captures else ():
+                self._bucket(size)
+            self._prefills = PrefillGraphs(params, memory, limits, layer, self._pool)
         self._rows = RowParams(self._tables, params.head.shape[0])
         self._last: tuple[Bucket, bool] | None = None
         self._awaits_masks: Forwarded | None = None
@@ -92,17 +85,7 @@ class FusedExecutor:
         """The decode step of a number of entries, made at its first use where nothing is captured."""
         if size not in self._buckets:
             assert self._params is not None
-            largest = self._buckets.get(self._sizes[-1])
-            self._buckets[size] = make_bucket(
-                self._params,
-                self._staging,
-                self._tables,
-                self._kv_cache,
-                self._cos_sin,
-                size,
-                largest,
-                captures=self._captures,
-            )
+            self._buckets[size] = make_bucket(self._params, self._memory, size, self._pool)
         return self._buckets[size]
 
     def _size_of(self, count: int) -> int:
@@ -251,7 +234,7 @@ class FusedExecutor:
         self.forget()
         self._buckets.clear()
         self._last = None
-        del self._rows, self._tables, self._kv_cache, self._cos_sin, self._staging, self._prefills
+        del self._rows, self._memory, self._tables, self._staging, self._prefills
         _on_gpu.discard(self)
         if self._stream is not None and is_alive:
             if not _on_gpu:

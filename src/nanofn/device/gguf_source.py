@@ -33,7 +33,7 @@ def gguf_source(path: Path) -> Source:
     stored = {transformers_name(tensor.name): _stored(path, tensor, header, of_type, gguf) for tensor in header.tensors}
     interleaved = _interleaved_heads(config_json)
 
-    def read(wanted: Mapping[str, StoredTensor]) -> Iterator[Piece]:
+    def read(wanted: Mapping[str, StoredTensor], _device: torch.device) -> Iterator[Piece]:
         types = {tensor.dtype: gguf.GGMLQuantizationType[tensor.dtype] for tensor in wanted.values()}
         for name, tensor in sorted(wanted.items(), key=lambda item: item[1].first_byte):
             num_heads = next((number for ending, number in interleaved.items() if name.endswith(ending)), None)

@@ -5,12 +5,14 @@ from pathlib import Path
 
 from nanofn.errors import GatedModelError, HubUnreachableError, MissingModelError
 
+WEIGHTS = ("*.safetensors", "model.safetensors.index.json")
+"""What is downloaded of weights: no other formats."""
+
 FILES = (
-    "config.json", "generation_config.json", "*.safetensors", "model.safetensors.index.json", "tokenizer.json",
-    "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja", "vocab.json",
+    "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja", "vocab.json",
     "merges.txt", "tokenizer.model",
 )  # fmt: skip
-"""What is downloaded: weights, configs, tokenizer; no code and no other formats."""
+"""What is downloaded besides: configs and tokenizer, no code."""
 
 LEFT_OUT = ("*/*", "consolidated*")
 """What is not, all the same: folders of other formats, and Mistral's second copy of the weights."""
@@ -23,12 +25,13 @@ def is_hub_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
-def fetch_from_hub(name: str, revision: str | None = None) -> Path:
+def fetch_from_hub(name: str, revision: str | None = None, *, with_weights: bool = True) -> Path:
     """Bring a repository's checkpoint into the local cache. HF_TOKEN or a stored login, and HF_HUB_OFFLINE, count.
 
     Args:
         name: As `owner/name`.
         revision: A branch, tag or commit; None is the main branch.
+        with_weights: Whether those are wanted too.
 
     Returns:
         Its folder in the cache.
@@ -46,7 +49,7 @@ def fetch_from_hub(name: str, revision: str | None = None) -> Path:
             snapshot_download(
                 name,
                 revision=revision,
-                allow_patterns=list(FILES),
+                allow_patterns=[*FILES, *(WEIGHTS if with_weights else ())],
                 ignore_patterns=list(LEFT_OUT),
                 library_name="nanofn",
             )

@@ -37,8 +37,13 @@ def free_bytes(device: torch.device) -> int:
 
 
 @contextmanager
-def room_on(device: torch.device) -> Iterator[None]:
-    """Turn a device's running out of memory, while an engine is set up on it, into an error that says what to lower.
+def room_on(device: torch.device, what: str, remedy: str) -> Iterator[None]:
+    """Turn a device's running out of memory, while an engine is set up on it, into an error that says what to do.
+
+    Args:
+        device: Where there may be no room.
+        what: What is to fit there.
+        remedy: What its user can do.
 
     Raises:
         ConfigError: In place of torch's error.
@@ -47,8 +52,7 @@ def room_on(device: torch.device) -> Iterator[None]:
         yield
     except torch.OutOfMemoryError as error:
         raise ConfigError(
-            f"the engine does not fit on {device}, where {free_bytes(device) / 2**30:.2f} GiB are free now: lower "
-            f"gpu_memory_utilization, max_num_seqs, max_num_batched_tokens or max_model_len ({error})"
+            f"{what} does not fit on {device}, where {free_bytes(device) / 2**30:.2f} GiB are free now: {remedy} ({error})"
         ) from error
 
 

@@ -8,18 +8,16 @@ import torch
 from attrs import evolve
 
 from nanofn.batch.build import StepBatch
+from nanofn.batch.device_entries import chunk_array
 from nanofn.batch.masks import NO_MASKS, Masks, num_words
 from nanofn.config import Limits
 from nanofn.device.decode_graphs import bucket_sizes, make_bucket
-from nanofn.device.prefill_graphs import PrefillGraphs, chunk_array
+from nanofn.device.prefill_graphs import PrefillGraphs
 from nanofn.device.row_params import RowParams
 from nanofn.device.sampler import sample_entries
-from nanofn.device.staging import allocate_staging
-from nanofn.device.tables import allocate_tables
-from nanofn.model.kv_cache import allocate_kv_cache
+from nanofn.device.step_memory import allocate_step_memory
 from nanofn.model.params import ModelParams
 from nanofn.model.prefill import prefill_layer
-from nanofn.model.rotations import cos_sin_table
 from nanofn.request import Row
 from nanofn.sampling.logprobs import token_logprobs
 from nanofn_kernels._dispatch import only_compiling
@@ -39,14 +37,12 @@ def request_kernels(params: ModelParams, limits: Limits, device: torch.device) -
         limits: The bounds. The number of blocks does not count.
         device: Where the weights are.
     """
-    first = evolve(params, layers=params.layers[:1])
-    tables, staging = allocate_tables(limits, device), allocate_staging(limits.max_num_seqs, 0, device)
-    cos_sin = cos_sin_table(params.rope, limits.max_model_len)
-    cache = allocate_kv_cache(params.config, 2, limits.block_size, dtype=params.embedding.dtype, device=device)
-    cache = evolve(cache, k=cache.k[:1], v=cache.v[:1])
+    first = evolve(params, layers=params.layers[:1], config=evolve(params.config, num_layers=1))
+    memory = allocate_step_memory(first, limits, device, depth=0, num_blocks=2)
+    tables, staging = memory.tables, memory.staging
     with only_compiling():
-        for size in bucket_sizes(limits.max_num_seqs):
-            bucket = make_bucket(first, staging, tables, cache, cos_sin, size, None, captures=False)
+        for size in bucket_sizes(limits):
+            bucket = make_bucket(first, memory, size, pool=None)
             bucket.forward()
             for filters in (False, True):
                 bucket.sample(filters)
@@ -61,7 +57,7 @@ def request_kernels(params: ModelParams, limits: Limits, device: torch.device) -
         for filters in (False, True):
             sample_entries(adjusted, entries, tables, staging.device_output, filters)
         token_logprobs(logits, torch.zeros(limits.max_num_seqs, dtype=torch.int64, device=device), 1)
-        prefills = PrefillGraphs(first, tables, cache, cos_sin, limits, prefill_layer, pool=None)
+        prefills = PrefillGraphs(first, memory, limits, prefill_layer, pool=None)
         for batch in (chunks_of([2]), chunks_of([2] * limits.max_num_seqs)):
             chunks = staging.upload_chunks(staging.next_slot(), chunk_array(batch, limits.max_num_seqs))
             prefills.run(chunks, batch.num_tokens)

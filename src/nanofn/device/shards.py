@@ -1,16 +1,12 @@
-"""Safetensors: which files of a folder hold which tensors, from their headers alone, and the tensors themselves."""
+"""Safetensors: which files of a folder hold which tensors, from their headers alone."""
 
 import json
-from collections.abc import Iterator, Mapping
-from itertools import groupby
+from collections.abc import Mapping
 from math import prod
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import SafetensorError, safe_open
-
-from nanofn.device.stored import Piece, StoredTensor
+from nanofn.device.stored import StoredTensor
 from nanofn.errors import CheckpointError
 
 INDEX = "model.safetensors.index.json"
@@ -18,9 +14,6 @@ SINGLE = "model.safetensors"
 
 _AGAIN = "copy or download it again"
 _LFS = b"version https://git-lfs"
-DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
-"""Element types that weights may be stored in."""
-
 _ITEM_BYTES = {"F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "BF16": 2, "F16": 2, "I16": 2, "U16": 2}
 
 
@@ -113,8 +106,14 @@ def _read_header(path: Path) -> dict[str, StoredTensor]:
     if described != size:
         state = "truncated" if size < described else "damaged"
         raise CheckpointError(f"{path} is {state}: it has {size} bytes, its header describes {described}; {_AGAIN}")
-    for name, tensor in stored.items():
+    end = data_start
+    for name, tensor in sorted(stored.items(), key=lambda item: (item[1].first_byte, item[1].num_bytes)):
+        if tensor.first_byte != end:
+            raise CheckpointError(
+                f"{path} is damaged: {name} begins at byte {tensor.first_byte}, what lies before it ends at {end}; {_AGAIN}"
+            )
         _check_bytes(path, name, tensor)
+        end += tensor.num_bytes
     return stored
 
 
@@ -135,22 +134,3 @@ def _check_bytes(path: Path, name: str, tensor: StoredTensor) -> None:
             f"{path} is damaged: {name} has {tensor.num_bytes} bytes, {tensor.dtype} {list(tensor.shape)} takes "
             f"{item_bytes * prod(tensor.shape)}; {_AGAIN}"
         )
-
-
-def read_shards(stored: Mapping[str, StoredTensor]) -> Iterator[Piece]:
-    """Read tensors in the order of the files, each whole and without a copy: a piece is the mapped file itself.
-
-    A file is closed before the next is opened, so that no more than one of them is resident.
-
-    Raises:
-        CheckpointError: A file cannot be read.
-    """
-    order = sorted(stored, key=lambda name: (stored[name].file, stored[name].first_byte))
-    for path, names in groupby(order, key=lambda name: stored[name].file):
-        name = ""
-        try:
-            with safe_open(path, framework="pt", device="cpu") as file:
-                for name in names:
-                    yield Piece(name, 0, file.get_tensor(name), stored[name].num_bytes)
-        except (SafetensorError, OSError) as error:
-            raise CheckpointError(f"{path} cannot be read at {name} ({error}); copy or download it again") from error

@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from nanofn.device.gguf_source import gguf_source
-from nanofn.device.shards import DTYPES, INDEX, SINGLE, find_tensors, read_json, read_shards
-from nanofn.device.stored import Source
+from nanofn.device.read_shards import read_shards
+from nanofn.device.shards import INDEX, SINGLE, find_tensors, read_json
+from nanofn.device.stored import DTYPES, Source
 from nanofn.errors import CheckpointError
 
 

@@ -8,7 +8,7 @@ from attrs import field, frozen
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nanofn.device.prefill_graphs import num_columns
+from nanofn.batch.device_entries import num_columns
 from nanofn_kernels.entries import CHUNK_FIELDS, ENTRY_FIELDS
 
 

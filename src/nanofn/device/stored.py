@@ -4,8 +4,12 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from attrs import frozen
 from torch import Tensor
+
+DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+"""Element types that weights may be stored in, besides GGUF's, by safetensors' names."""
 
 
 @frozen(kw_only=True)
@@ -34,7 +38,7 @@ class Piece:
     Attributes:
         name: The tensor's.
         first_row: Where they belong.
-        rows: On the host.
+        rows: On the host, or on the device that was asked for.
         num_bytes: What reading them took from the file.
     """
 
@@ -54,7 +58,7 @@ class Source:
         generation_defaults: generation_config.json as it is, or {}.
         stored: The tensors by name.
         dtypes: The stored dtypes that can be read.
-        read: Yields all rows of the named tensors in the order of the files, one file open at a time.
+        read: Yields all rows of the named tensors, in the order of the files; takes the device where they go as well.
     """
 
     path: Path
@@ -62,4 +66,4 @@ class Source:
     generation_defaults: Mapping[str, Any]
     stored: Mapping[str, StoredTensor]
     dtypes: frozenset[str]
-    read: Callable[[Mapping[str, StoredTensor]], Iterator[Piece]]
+    read: Callable[[Mapping[str, StoredTensor], torch.device], Iterator[Piece]]

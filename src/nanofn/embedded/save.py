@@ -1,6 +1,7 @@
 """Writes the trained model as a folder that any library for Qwen3 checkpoints can load."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ from torch import Tensor
 
 from nanofn.embedded.markup import END_OF_TEXT, END_OF_TURN, START_OF_TURN
 from nanofn.model.params import ModelParams
+
+PIECE_BYTES = 16 << 20
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
@@ -71,23 +74,28 @@ def save_folder(folder: Path, params: ModelParams, special_ids: dict[str, int]) 
     write_safetensors(folder / "model.safetensors", _stored_tensors(params))
 
 
-def write_safetensors(path: Path, tensors: dict[str, Tensor]) -> None:
-    """Write tensors in safetensors format: the header's length, the header in JSON, then the bytes without gaps."""
+def write_safetensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write tensors in safetensors format: the header's length, the header in JSON, then the bytes without gaps.
+
+    Tensors on a device come to the host in pieces of `PIECE_BYTES`.
+    """
     names = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32"}
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    pieces, end = [], 0
+    end = 0
     for name, tensor in sorted(tensors.items()):
-        piece = tensor.detach().contiguous().view(torch.uint8).numpy().tobytes()
         header[name] = {
             "dtype": names[tensor.dtype],
             "shape": list(tensor.shape),
-            "data_offsets": [end, end + len(piece)],
+            "data_offsets": [end, end + tensor.nbytes],
         }
-        pieces.append(piece)
-        end += len(piece)
+        end += tensor.nbytes
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)  # tensors start at a multiple of 8 bytes
-    path.write_bytes(len(text).to_bytes(8, "little") + text + b"".join(pieces))
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for _, tensor in sorted(tensors.items()):
+            for piece in tensor.detach().contiguous().view(-1).view(torch.uint8).split(PIECE_BYTES):
+                file.write(piece.cpu().numpy().data)
 
 
 def _stored_tensors(params: ModelParams) -> dict[str, Tensor]:

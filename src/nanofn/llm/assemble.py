@@ -24,6 +24,7 @@ from nanofn.errors import ConfigError
 from nanofn.event_log import LogWriter
 from nanofn.llm.locate import embedded_model, load_tokenizer_of, locate
 from nanofn.llm.options import EngineOptions
+from nanofn.llm.quick_turns import quick_turns
 from nanofn.model.kv_cache import block_bytes
 from nanofn.model.prefill import Layer, compiled_layer, prefill_layer, wake_compiler
 from nanofn.request import TokenId
@@ -79,13 +80,17 @@ def assemble(options: EngineOptions) -> Parts:
     Raises:
         ConfigError: Something does not exist, is not supported, or does not fit.
     """
-    path = locate(options.model, options.revision)
+    is_dummy = options.load_format == "dummy"
+    path = locate(options.model, options.revision, with_weights=not is_dummy)
     device = pick_device(options.device)
-    with ThreadPoolExecutor(1) as beside:
+    with quick_turns(), ThreadPoolExecutor(1) as beside:
         if device.type == "cuda" and not options.enforce_eager:
             beside.submit(wake_compiler)
-        checkpoint = load_checkpoint(path, dtype=pick_dtype(options.dtype, device), device=device)
+        with room_on(device, str(path), "free some, or use a narrower dtype or a smaller model"):
+            dtype = pick_dtype(options.dtype, device)
+            checkpoint = load_checkpoint(path, dtype=dtype, device=device, is_dummy=is_dummy)
         tokenizer = load_tokenizer_of(path if options.tokenizer is None else locate(options.tokenizer))
+    default_params, left_out = read_generation_defaults(checkpoint.generation_defaults)
     why_plain = obstacle(checkpoint.config, device) if device.type == "cuda" else None
     is_fused = device.type == "cuda" and why_plain is None
     is_mixture = checkpoint.config.experts is not None
@@ -96,19 +101,23 @@ def assemble(options: EngineOptions) -> Parts:
     params = checkpoint.params
     kind = checkpoint.config, params.embedding.dtype, options.block_size
     layer = compiled_layer(kind) if captures and not is_mixture else prefill_layer
-    with room_on(device):
+    with room_on(
+        device,
+        "the engine",
+        "lower gpu_memory_utilization, max_num_seqs, max_num_batched_tokens or max_model_len",
+    ):
         available = (
             _bytes_beside_steps(options, checkpoint, device, layer, captures=captures)
             if is_fused
             else _share_of_free_bytes(options, device)
         )
         limits = _limits(options, checkpoint, available)
+        log = _open_log(options, limits)
         executor = (
             FusedExecutor(params, limits, device, depth=options.depth, layer=layer, captures=captures)
             if is_fused
             else EagerExecutor(params, limits, device)
         )
-    default_params, left_out = read_generation_defaults(checkpoint.generation_defaults)
     eos = {*checkpoint.eos_token_ids, *([] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id])}
     parts = Parts(
         limits=limits,
@@ -117,8 +126,8 @@ def assemble(options: EngineOptions) -> Parts:
         vocab_size=checkpoint.config.vocab_size,
         eos_token_ids=tuple(sorted(map(TokenId, eos))),
         default_params=default_params,
-        log=_open_log(options, limits),
-        notes=_notes(path, checkpoint, limits, device, why_plain, default_params, left_out),
+        log=log,
+        notes=_notes(path, checkpoint, limits, device, why_plain, default_params, left_out, is_dummy=is_dummy),
     )
     sys.stderr.write(f"nanofn: {', '.join(parts.notes)}\n")
     return parts
@@ -237,6 +246,8 @@ def _notes(
     why_plain: str | None,
     params: SamplingParams,
     left_out: tuple[str, ...],
+    *,
+    is_dummy: bool,
 ) -> tuple[str, ...]:
     dtype = checkpoint.params.embedding.dtype
     block = block_bytes(checkpoint.config, limits.block_size, dtype=dtype)
@@ -249,7 +260,9 @@ def _notes(
     ]
     if why_plain is not None:
         notes.append(f"one operation after another: {why_plain}")
-    if checkpoint.num_bytes >= SAID_BYTES:
+    if is_dummy:
+        notes.append("random weights")
+    elif checkpoint.num_bytes >= SAID_BYTES:
         rate = checkpoint.num_bytes / checkpoint.seconds / 1e9
         notes.append(f"{checkpoint.num_bytes / 1e9:.2f} GB read in {checkpoint.seconds:.1f} s ({rate:.2f} GB/s)")
     if checkpoint.generation_defaults:

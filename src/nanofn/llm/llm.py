@@ -12,13 +12,7 @@ from nanofn.llm.assemble import assemble
 from nanofn.llm.clock import now_us
 from nanofn.llm.engine import Engine
 from nanofn.llm.facts import PolicyFacts, per_prompt, read_facts
-from nanofn.llm.intake import (
-    Intake,
-    PromptLike,
-    read_call,
-    render_conversations,
-    split_prompts,
-)
+from nanofn.llm.intake import Intake, PromptLike, read_call, render_conversations, split_prompts
 from nanofn.llm.options import OptionNames, read_options
 from nanofn.llm.output import RequestOutput, TextDelta
 from nanofn.llm.progress import Progress
@@ -53,6 +47,7 @@ class LLM:
                 dtype: ("auto") "float32", "bfloat16" or "float16", of weights and K/V; "auto" is the checkpoint's own
                     on a GPU and float32 on a CPU.
                 device: ("auto") "cpu" or "cuda"; "auto" is a GPU if there is one.
+                load_format: ("auto") "dummy" makes random weights; a folder with config and tokenizer is enough.
                 max_model_len: (None) Most tokens of a sequence, prompt and output together; None is what the model
                     and the memory allow, whichever is less.
                 max_num_seqs: (256) Most sequences running at once.

@@ -16,18 +16,19 @@ def embedded_model() -> Path:
     return Path(str(files("nanofn.embedded") / "model"))
 
 
-def locate(model: str | Path | None, revision: str | None = None) -> Path:
+def locate(model: str | Path | None, revision: str | None = None, *, with_weights: bool = True) -> Path:
     """Find a model's folder or file; a name on the hub is downloaded, or found in its cache.
 
     Args:
         model: A path, `owner/name` on the hub where there is no such path, or None for the embedded model.
         revision: Of a name on the hub.
+        with_weights: Whether those are downloaded too.
 
     Raises:
         ConfigError: The hub does not give it, or `revision` is given for a path.
     """
     if model is not None and not Path(model).exists() and is_hub_name(str(model)):
-        return fetch_from_hub(str(model), revision)
+        return fetch_from_hub(str(model), revision, with_weights=with_weights)
     if revision is not None:
         raise ConfigError(f"revision is {revision!r}, and {model} is no name on the hub; leave it out")
     return embedded_model() if model is None else Path(model)

@@ -40,6 +40,7 @@ class OptionNames(TypedDict, total=False):
     revision: str | None
     dtype: Literal["auto", "float32", "bfloat16", "float16"]
     device: Literal["auto", "cpu", "cuda"]
+    load_format: Literal["auto", "dummy"]
     max_model_len: int | None
     max_num_seqs: int
     max_num_batched_tokens: int
@@ -58,6 +59,7 @@ class OptionNames(TypedDict, total=False):
 
 _DTYPES = ("auto", "float32", "bfloat16", "float16")
 _DEVICES = ("auto", "cpu", "cuda")
+_LOAD_FORMATS = ("auto", "dummy")
 
 
 @frozen(kw_only=True)
@@ -69,6 +71,7 @@ class EngineOptions:
     revision: str | None = None
     dtype: str = "auto"
     device: str = "auto"
+    load_format: str = "auto"
     max_model_len: int | None = None
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 16384
@@ -92,6 +95,7 @@ class EngineOptions:
                 _require_count(name, getattr(self, name), least)
         _require_choice("dtype", self.dtype, _DTYPES)
         _require_choice("device", self.device, _DEVICES)
+        _require_choice("load_format", self.load_format, _LOAD_FORMATS)
         _require_type("revision", self.revision, (str, type(None)), "a branch, tag or commit, or None")
         for name in ("model", "tokenizer", "record"):
             _require_type(name, getattr(self, name), (str, Path, type(None)), "a path, or None")
