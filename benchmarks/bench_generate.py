@@ -39,8 +39,10 @@ START_UP = "start-up"
 
 def figures(run: Run, timings: list[Timing], dimensions: Dimensions, ceilings: Ceilings | None) -> dict[str, Any]:
     """Work out what is recorded of a run."""
-    in_decode = run.work == "sampling"
-    num_tokens = run.num_output_tokens - (len(run.requests) if in_decode else 0)
+    in_decode, steps = run.work == "sampling", planned_steps(run.requests)
+    if in_decode:
+        steps = [step for step in steps if all(entry.num_tokens == 1 for entry in step)]
+    num_tokens = sum(map(len, steps)) if in_decode else run.num_output_tokens
     rates = [num_tokens / (each.decode_seconds if in_decode else each.seconds) for each in timings]
     result = {
         "work": run.work,
@@ -55,9 +57,7 @@ def figures(run: Run, timings: list[Timing], dimensions: Dimensions, ceilings: C
         "repeats": [asdict(each) for each in timings],
     }
     if ceilings is not None:
-        steps = planned_steps(run.requests)
-        wanted = (step for step in steps if not in_decode or all(entry.num_tokens == 1 for entry in step))
-        result["limit_tok_per_s"] = num_tokens / least_seconds(dimensions, ceilings, wanted)
+        result["limit_tok_per_s"] = num_tokens / least_seconds(dimensions, ceilings, steps)
         result["share_of_limit"] = max(rates) / result["limit_tok_per_s"]
     if run.work == "shared-prefix":
         # The least: what all prompts begin with once, and what each goes on with.

@@ -136,7 +136,7 @@ class HostTimes:
 def host_times(variant, tokenizer):
     """Run a variant of the benchmark's work `sampling`."""
     (run,) = (each for each in runs_of("sampling", SIZE, VOCAB_SIZE - len(SPECIAL), 0) if each.variant == variant)
-    limits = Limits(64, 256 * 16, 256, 16_384, 1_024)
+    limits = Limits(64, 256 * 17, 256, 16_384, 1_088)
     clock = Clock()
     executor = Answers(clock)
     engine = Engine(limits, executor, fcfs, tokenizer, depth=2)

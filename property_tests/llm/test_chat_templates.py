@@ -14,15 +14,19 @@ TURN = [{"role": "user", "content": "Hello"}]
 
 
 def test_what_the_template_reads_is_passed_on(llm):
-    """`enable_thinking` as Qwen3's template reads it."""
+    """`enable_thinking` as Qwen3's template reads it: False puts an empty thought into the prompt, and none into the output."""
     ids = {}
     for given in (None, {"enable_thinking": True}, {"enable_thinking": False}):
-        output = llm.chat(TURN, SamplingParams(max_tokens=1), chat_template=TEMPLATE, chat_template_kwargs=given)[0]
+        output = llm.chat(
+            TURN, SamplingParams(max_tokens=4, seed=1), chat_template=TEMPLATE, chat_template_kwargs=given
+        )[0]
         ids[str(given)] = output.prompt_token_ids
     without, with_thoughts, none = ids.values()
     assert without == with_thoughts
     assert len(none) > len(without)
-    assert "</think>" in llm.tokenizer.decode(none)
+    assert llm.tokenizer.decode(none).endswith("assistant:<think>\n\n</think>\n")
+    assert output.outputs[0].reasoning is None
+    assert "think>" not in output.text
 
 
 class Thinking:

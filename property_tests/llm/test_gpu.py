@@ -1,6 +1,8 @@
 """What only a GPU shows: graphs, memory, compilations. The texts' equality is tested where that of a CPU is."""
 
 import gc
+import re
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -17,6 +19,8 @@ ADJUSTED = SAMPLED.replace(
     repetition_penalty=1.2, frequency_penalty=0.3, min_tokens=9, stop_token_ids=[300], logit_bias={17: -9.0},
     bad_words=["the", "and she"], logprobs=3,
 )  # fmt: skip
+FORMED = SAMPLED.replace(structured_outputs={"regex": "([a-d]{1,4} ){30}"}, logprobs=2)
+needs_llguidance = pytest.mark.skipif(find_spec("llguidance") is None, reason="forms need llguidance, an extra")
 SMALL_POOL = {"num_kv_blocks": 36, "block_size": 16, "max_model_len": 577}
 
 
@@ -26,12 +30,34 @@ def tokens(params, **options):
         return [output.outputs[0].token_ids for output in llm.generate(PROMPTS, params)]
 
 
-@pytest.mark.parametrize("params", [GREEDY, SAMPLED, ADJUSTED], ids=["greedy", "sampled", "adjusted"])
+@pytest.mark.parametrize(
+    "params",
+    [GREEDY, SAMPLED, ADJUSTED, pytest.param(FORMED, marks=needs_llguidance)],
+    ids=["greedy", "sampled", "adjusted", "formed"],
+)
 def test_graphs_depth_and_preemption_change_no_token(params):
     """The same tokens launched kernel by kernel, at depth 1, in small chunks and in a pool that preempts."""
     expected = tokens(params)
     for options in ({"enforce_eager": True}, {"depth": 1}, {"max_num_batched_tokens": 48}, SMALL_POOL):
         assert tokens(params, **options) == expected, options
+
+
+@needs_llguidance
+def test_forms_and_log_probabilities_of_many_rows():
+    """64 rows of 256 follow a form, all report: forms hold, and each row's tokens are what it gets among fewer."""
+    prompts = [[20 + place, 31, 7 + place % 5] for place in range(256)]
+    params = [(FORMED if place % 4 == 0 else SAMPLED).replace(seed=place, logprobs=2) for place in range(256)]
+    with LLM(device="cuda", dtype="float32", gpu_memory_utilization=0.3) as llm:
+        together = llm.generate(prompts, params)
+        fewer = llm.generate(prompts[:40], params[:40])
+    for output, alike in zip(together, fewer, strict=False):
+        assert output.outputs[0].token_ids == alike.outputs[0].token_ids
+    for output in together:
+        found = output.outputs[0]
+        ranks = [each[token_id].rank for each, token_id in zip(found.logprobs, found.token_ids, strict=True)]
+        assert min(ranks) >= 1
+        assert all(2 <= len(each) <= 3 for each in found.logprobs)
+    assert all(re.fullmatch("[a-d ]+", output.text) for output in together[::4])
 
 
 def test_nothing_is_compiled_after_the_start():
@@ -49,6 +75,8 @@ def test_nothing_is_compiled_after_the_start():
                 llm.generate([[5 + place] * (17 * place % 200 + 1) for place in range(count)], GREEDY)
                 llm.generate([[5 + place] * (17 * place % 200 + 1) for place in range(count)], SAMPLED)
                 llm.generate([[5 + place] * (17 * place % 200 + 1) for place in range(count)], ADJUSTED)
+                if find_spec("llguidance") is not None:
+                    llm.generate([[5 + place] * (17 * place % 200 + 1) for place in range(count)], FORMED)
         finally:
             triton.knobs.runtime.jit_post_compile_hook = hook
         assert not compiled

@@ -11,7 +11,7 @@ from attrs import evolve
 
 from nanofn import LLM
 from nanofn.config import Limits
-from nanofn.device import decode_graphs, fused_executor, prefill_graphs
+from nanofn.device import decode_graphs, fused_executor, prefill_graphs, second_use
 from nanofn.device.capture import capture
 from nanofn.device.checkpoint import load_checkpoint
 from nanofn.device.decode_graphs import bucket_sizes, make_bucket
@@ -20,6 +20,7 @@ from nanofn.device.kernel_support import obstacle
 from nanofn.device.memory import room_on
 from nanofn.device.precompile import request_kernels
 from nanofn.device.prefill_graphs import SIZES, TOKEN_UNIT, PrefillGraphs, capture_shapes, capture_size, capture_sizes
+from nanofn.device.second_use import SecondUse
 from nanofn.device.step_memory import allocate_step_memory
 from nanofn.device.trial import kept_results, working_bytes
 from nanofn.errors import ConfigError
@@ -249,10 +250,10 @@ def test_a_prefill_that_there_is_no_room_to_capture_stays_as_it_was(checkpoint, 
         num_captures += 1
         raise torch.OutOfMemoryError("no room")
 
-    monkeypatch.setattr(prefill_graphs, "capture", no_room)
+    monkeypatch.setattr(second_use, "capture", no_room)
     monkeypatch.setattr(prefill_graphs, "prefill", lambda *arguments: steps.append(arguments[2]))
     memory = allocate_step_memory(checkpoint.params, LIMITS, CPU, depth=1, num_blocks=8)
-    prefills = PrefillGraphs(checkpoint.params, memory, LIMITS, prefill_layer, pool=object())
+    prefills = PrefillGraphs(checkpoint.params, memory, LIMITS, prefill_layer, SecondUse("prefill steps", object()))
     for _ in range(4):
         prefills.run(torch.zeros((3, 32), dtype=torch.int32), 20)
     assert (num_captures, steps) == (1, [32] * 4)

@@ -54,6 +54,19 @@ VALUES = {
     "skip_reading_prefix_cache": st.sampled_from([None, True, False]),
     "logprob_token_ids": TOKEN_IDS,
     "flat_logprobs": st.booleans(),
+    "spaces_between_special_tokens": st.booleans(),
+    "thinking_token_budget": COUNT,
+    "repetition_detection": st.sampled_from([None, {"min_count": 2}]),
+    "structured_outputs": st.sampled_from(
+        [
+            None,
+            {"regex": "[ab]{2,9}"},
+            {"choice": ["red", "é€"]},
+            {"json_object": True},
+            {"regex": "(a"},
+            {"choice": []},
+        ]
+    ),
 }
 PROMPTS = st.one_of(
     st.text("Once upon a time é€", max_size=12),
@@ -80,10 +93,12 @@ def assert_whole(output, params, prompt):
         assert each.finish_reason in ("stop", "length")
         assert 1 <= len(each.token_ids) <= (params.max_tokens or 128)
         assert len(each.token_ids) + len(output.prompt_token_ids) <= 128
-        assert params.allowed_token_ids is None or set(each.token_ids) <= set(params.allowed_token_ids)
+        is_free = params.structured_outputs is None  # a form counts more than other restrictions
+        allowed = params.allowed_token_ids if is_free else None
+        assert allowed is None or set(each.token_ids) <= set(allowed)
         assert (each.logprobs is None) == (params.logprobs is None)
         assert each.logprobs is None or len(each.logprobs) == len(each.token_ids)
-        assert each.finish_reason == "length" or len(each.token_ids) > params.min_tokens
+        assert each.finish_reason == "length" or len(each.token_ids) > params.min_tokens or not is_free
     assert output.prompt_logprobs is None or len(output.prompt_logprobs) == len(output.prompt_token_ids)
     assert isinstance(prompt, str) == (output.prompt is not None)
 
@@ -123,6 +138,11 @@ def test_ordinary_values_are_not_refused(llm):
         "stop_token_ids": [300],
     }  # fmt: skip
     assert call(llm, ["Once upon a time"], [fields])
+
+
+def test_random_calls_have_all_fields():
+    """A new field is drawn as well."""
+    assert VALUES.keys() == {attribute.name for attribute in attrs.fields(SamplingParams)}
 
 
 def test_any_value_in_any_field_is_taken_or_refused_by_name():

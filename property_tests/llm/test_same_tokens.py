@@ -41,6 +41,8 @@ RUNS = {
     "among 63 others, depth 1": {"depth": 1},
     "among 63 others, depth 2": {"depth": 2},
     "among 63 others, depth 3, no prefix cache": {"depth": 3, "enable_prefix_caching": False},
+    "among 7 others": {"max_num_seqs": 8},
+    "fused, among 31 others": {"max_num_seqs": 32},
     "preempted, depth 2": {"num_kv_blocks": 90, "depth": 2},
     "preempted, in chunks of 40, depth 1": {"num_kv_blocks": 90, "depth": 1, "max_num_batched_tokens": 40},
     "fused, among 63 others": {},

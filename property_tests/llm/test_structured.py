@@ -8,7 +8,7 @@ import pytest
 
 from nanofn import LLM, SamplingParams, StructuredOutputsParams
 from nanofn.errors import ParameterError, RequestError
-from nanofn.text.grammar import AllowedIds, Grammars
+from nanofn.text.grammar import MOST_APART, AllowedIds, Grammars
 
 VOCAB_SIZE = 4_099
 """More ids than the model has: no multiple of 32."""
@@ -91,10 +91,12 @@ def test_forms_hold_beside_other_requests_and_under_preemption(depth, is_fused, 
     ],
 )
 def test_a_form_that_cannot_be_carried_out_is_refused_before_anything_is_queued(llm, form, message):
-    """By name."""
+    """By name; the next call runs."""
     with pytest.raises(RequestError, match="prompt 1: structured_outputs") as caught:
         llm.generate(["a", "b"], [SamplingParams(), SamplingParams(structured_outputs=form)])
     assert message in str(caught.value)
+    assert not llm.has_unfinished
+    assert len(llm.generate("a", SamplingParams(max_tokens=3, ignore_eos=True))[0].outputs[0].token_ids) == 3
 
 
 @pytest.mark.parametrize(
@@ -163,3 +165,19 @@ def test_masks_of_many_outputs_are_those_of_each(llm, count):
             matcher.advance(int(allowed[number % len(allowed)]))
         matchers = [matcher for matcher in matchers if not matcher.is_over]
         count = len(matchers)
+
+
+def test_outputs_of_one_grammar_do_not_reach_each_other(llm):
+    """More of them than there are matchers that share nothing: each goes its own way, and a late one starts at the beginning."""
+    grammar = Grammars(llm.tokenizer, VOCAB_SIZE, [llm.tokenizer.eos_token_id]).compile(
+        StructuredOutputsParams(regex="(ab|ba)*")
+    )
+    first, second = (llm.tokenizer.encode_plain(letter)[0] for letter in "ab")
+    matchers = [grammar.start() for _ in range(2 * MOST_APART + 1)]
+    for place, matcher in enumerate(matchers):
+        matcher.advance((first, second)[place % 2])
+    words = AllowedIds().of([*matchers, grammar.start()])
+    allowed = [set(np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little"))) for row in words]
+    for place, ids in enumerate(allowed[:-1]):
+        assert ((first in ids), (second in ids)) == (place % 2 == 1, place % 2 == 0)
+    assert {first, second} <= allowed[-1]

@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from nanofn_kernels.adjust import ALLOWS, BANS, BIASES, BLOCK, ENDS, PENALISES, adjust_logits
+from nanofn_kernels.adjust import ALLOWS, BANS, BIASES, BLOCK, ENDS, OUTSIDE, PENALISES, adjust_logits
 from nanofn_kernels.errors import DtypeError, ShapeError
 from nanofn_kernels.reference.adjust import adjust_logits as reference
 from ops.paged import DEVICE
@@ -93,6 +93,19 @@ def test_padding_is_copied_and_unread_tables_may_be_empty() -> None:
     work.tensors[1][1] = -1
     work.tensors[5:] = [table[:0] for table in work.tensors[5:]]
     assert torch.equal(adjust_logits(*work.tensors), work.tensors[0].to(torch.float32))
+
+
+@pytest.mark.gpu
+def test_a_large_vocabulary_gives_the_same_bits_every_time() -> None:
+    """200 allowed ids of 151,936 in each row, a hundred times: exactly they are finite, their values untouched."""
+    work = Work(151_936, torch.float32, [ALLOWS] * NUM_ROWS, seed=4)
+    logits, rows, marks = work.tensors[0], work.tensors[1].long(), work.tensors[5]
+    logits[:] = torch.randn(logits.shape, device=DEVICE)
+    marks[:] = OUTSIDE
+    allowed = torch.stack([torch.randperm(151_936, device=DEVICE)[:200] for _ in range(NUM_ROWS)])
+    marks[rows.unsqueeze(1), allowed] = 0
+    expected = torch.full_like(logits, -torch.inf).scatter(1, allowed, logits.gather(1, allowed))
+    assert all(torch.equal(expected, adjust_logits(*work.tensors)) for _ in range(100))
 
 
 def test_arguments_that_do_not_fit_are_named() -> None:

@@ -47,7 +47,7 @@ class Rows:
 
     def __init__(self, vocab_size=VOCAB_SIZE, max_len=MAX_LEN):
         limits = Limits(
-            block_size=4, num_blocks=99, max_num_seqs=NUM_ROWS, max_num_batched_tokens=99, max_model_len=max_len
+            block_size=4, num_blocks=99, max_num_seqs=NUM_ROWS + 2, max_num_batched_tokens=99, max_model_len=max_len
         )
         self.tables = allocate_tables(limits, torch.device("cpu"))
         self.params, self.vocab_size = RowParams(self.tables, vocab_size), vocab_size

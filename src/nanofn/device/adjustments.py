@@ -1,13 +1,13 @@
 """Adjustments: the tables by row that change logits, allocated when the first row asks for them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nanofn.batch.masks import Masks
+from nanofn.batch.masks import Masks, num_words
 from nanofn.batch.row_start import RowStart
 from nanofn.device.bad_words import NO_WORDS, ending_words, word_table
 from nanofn.device.tables import DeviceTables, send
@@ -50,6 +50,8 @@ class Adjustments:
         self._marks = self._table(torch.uint8, 0)
         self._counts = self._table(torch.int32, 0)
         self._bias = self._table(torch.float32, 0)
+        self._masks = torch.zeros((0, 0), dtype=torch.int32, device=self._device)
+        self._mask_of = torch.full((num_rows - 1,), -1, dtype=torch.int32, device=self._device)
         self._words = torch.full((num_rows, *NO_WORDS), -1, dtype=torch.int64, device=self._device)
         self._asking: set[int] = set()
         self._banning: set[int] = set()
@@ -76,17 +78,30 @@ class Adjustments:
         self._write_bias([start for start in told if kinds[start.row] & BIASES])
         self._words = word_table(self._words, [start for start in told if kinds[start.row] & BANS])
 
-    def adjust(
-        self, logits: Tensor, rows: Tensor, positions: Tensor, masks: Masks, mask_of: NDArray[np.int32]
-    ) -> Tensor:
+    def take_masks(self, masks: Masks, mask_of: NDArray[np.int32]) -> None:
+        """Send the masks of the step that is adjusted next.
+
+        Args:
+            masks: For entries that follow a grammar.
+            mask_of: [num_entries] int32. Which of the masks an entry has; -1 for none.
+
+        Mutates:
+            the memory that `adjust` reads masks from.
+        """
+        if not len(self._masks):
+            shape = len(self._rules) - 1, num_words(self._vocab_size)
+            self._masks = torch.zeros(shape, dtype=torch.int32, device=self._device)
+        self._masks[: len(masks.rows)] = send(masks.words.view(np.int32), self._device)
+        self._mask_of[: len(mask_of)] = send(mask_of, self._device)
+
+    def adjust(self, logits: Tensor, rows: Tensor, positions: Tensor, *, is_masked: bool) -> Tensor:
         """Apply what the rows ask for.
 
         Args:
             logits: [num_entries, vocab_size] any float dtype. Read only.
             rows: [num_entries] int32. -1 is padding.
             positions: [num_entries] int32. Position of the token being sampled.
-            masks: For entries that follow a grammar.
-            mask_of: [num_entries] int32. Which of the masks an entry has; -1 for none.
+            is_masked: Whether masks were taken for these entries.
 
         Returns:
             [num_entries, vocab_size] fp32.
@@ -97,22 +112,20 @@ class Adjustments:
         row = rows.to(torch.int64)
         if len(self._counts):
             self._count_newest(row, positions)
+        masks = (self._masks, self._mask_of[: len(rows)]) if is_masked else ()
+        tables = self._rules, self._penalties, self._marks, self._counts, self._bias, *masks
         if not self._banning:
-            return self._apply(logits, rows, positions, masks, mask_of)
+            return adjust_logits(logits, rows, positions, *tables)
         last, at_row = ending_words(self._words, self._tokens, self._rules[:, 1], row, positions)
         self._marks[at_row, last] |= BANNED
-        result = self._apply(logits, rows, positions, masks, mask_of)
+        result = adjust_logits(logits, rows, positions, *tables)
         self._marks[row.unsqueeze(1), last] &= ~BANNED & 0xFF
         return result
 
-    def _apply(
-        self, logits: Tensor, rows: Tensor, positions: Tensor, masks: Masks, mask_of: NDArray[np.int32]
-    ) -> Tensor:
-        tables = self._rules, self._penalties, self._marks, self._counts, self._bias
-        if not masks.rows:
-            return adjust_logits(logits, rows, positions, *tables)
-        words, mask_of_entry = send(masks.words.view(np.int32), self._device), send(mask_of, self._device)
-        return adjust_logits(logits, rows, positions, *tables, words, mask_of_entry)
+    def form(self) -> Hashable:
+        """Say what a captured `adjust` depends on besides its arguments: where which tables are, and whether words are banned."""
+        tables = self._marks, self._counts, self._bias, self._words, self._masks
+        return bool(self._banning), *[(table.data_ptr(), table.shape) for table in tables]
 
     def _count_newest(self, row: Tensor, positions: Tensor) -> None:
         token = self._tokens[row, (positions - 1).clamp(min=0).to(torch.int64)]

@@ -4,7 +4,8 @@ The same code runs without graphs (`enforce_eager`), and on a CPU, where the ops
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from weakref import WeakSet
 
 import numpy as np
@@ -22,6 +23,7 @@ from nanofn.device.prefill_graphs import PrefillGraphs
 from nanofn.device.read_logprobs import PromptReport, prompt_logprobs, sampled_logprobs
 from nanofn.device.row_params import RowParams
 from nanofn.device.sampler import sample_entries
+from nanofn.device.second_use import SecondUse
 from nanofn.device.staging import Slot
 from nanofn.device.step_memory import allocate_step_memory
 from nanofn.device.tables import extend_block_tables, send, start_rows
@@ -73,9 +75,10 @@ class FusedExecutor:
             self._sizes = bucket_sizes(limits)
             for size in reversed(self._sizes) if captures else ():
                 self._bucket(size)
-            self._prefills = PrefillGraphs(params, memory, limits, layer, self._pool)
+            self._prefills = PrefillGraphs(params, memory, limits, layer, SecondUse("prefill steps", self._pool))
+        self._adjusted = SecondUse("adjusted steps", self._pool)
         self._rows = RowParams(self._tables, params.head.shape[0])
-        self._last: tuple[Bucket, bool] | None = None
+        self._last: tuple[Bucket, Callable[[], None]] | None = None
         self._awaits_masks: Forwarded | None = None
         self._pending: deque[Pending] = deque()
         if is_gpu:
@@ -151,21 +154,16 @@ class FusedExecutor:
     def _sample(self, forwarded: Forwarded, masks: Masks) -> None:
         """Choose tokens, and send them back."""
         logits, sampled, places, bucket = forwarded.logits, forwarded.rows, forwarded.places, forwarded.bucket
-        size, rows = logits.shape[0], self._rows
-        adjusted: Tensor | None = None
+        size, rows, filters = logits.shape[0], self._rows, self._rows.filters(sampled)
         if masks.rows or rows.adjusts(sampled, forwarded.positions):
-            entries, mask_of = self._staging.entries_of(size), np.full(size, -1, dtype=np.int32)
-            mask_of[places] = masks.places_of(sampled)
-            adjusted = rows.adjusted(logits, entries[0], entries[1] + 1, masks, mask_of)
-        filters = rows.filters(sampled)
-        if bucket is not None and adjusted is None:
-            bucket.sample(filters)
-            self._last = bucket, filters
+            self._sample_adjusted(forwarded, masks, filters)
+        elif bucket is not None:
+            choose = partial(bucket.sample, filters)
+            choose()
+            self._last = bucket, choose
         elif size:
-            entries = self._staging.entries_of(size)
-            sample_entries(
-                logits if adjusted is None else adjusted, entries, self._tables, self._staging.device_output, filters
-            )
+            entries, output = self._staging.entries_of(size), self._staging.device_output
+            sample_entries(logits, entries, self._tables, output, filters)
         report = None
         if rows.reports(sampled):
             at = np.arange(size)[places].tolist()
@@ -173,6 +171,27 @@ class FusedExecutor:
         # Last, because its event says that all copies of the step are through.
         self._staging.download(forwarded.slot, size)
         self._pending.append(Pending(forwarded.slot, places, report, forwarded.prompt_logprobs))
+
+    def _sample_adjusted(self, forwarded: Forwarded, masks: Masks, filters: bool) -> None:
+        """Choose tokens where rows change their logits: about twenty launches, so decode steps are captured."""
+        logits, adjustments = forwarded.logits, self._rows.adjustments
+        size, is_masked = len(logits), bool(masks.rows)
+        if is_masked:
+            mask_of = np.full(size, -1, dtype=np.int32)
+            mask_of[forwarded.places] = masks.places_of(forwarded.rows)
+            adjustments.take_masks(masks, mask_of)
+        entries, tables, output = self._staging.entries_of(size), self._tables, self._staging.device_output
+
+        def work() -> None:
+            adjusted = adjustments.adjust(logits, entries[0], entries[1] + 1, is_masked=is_masked)
+            sample_entries(adjusted, entries, tables, output, filters)
+
+        if forwarded.bucket is None:  # its logits are elsewhere in each step
+            work()
+        else:
+            choose = partial(self._adjusted.run, (size, is_masked, filters, adjustments.form()), work)
+            choose()
+            self._last = forwarded.bucket, choose
 
     def _prompt_logprobs(self, step_plan: StepPlan, hidden: Tensor) -> tuple[PromptReport, ...]:
         if self._rows.reported_prompts.isdisjoint(step_plan.entries.row):
@@ -192,10 +211,10 @@ class FusedExecutor:
     def replay_last_step(self) -> None:
         """Run the graphs of the latest decode step once more, for timing. They write what they wrote before."""
         assert self._last is not None
-        bucket, filters = self._last
+        bucket, choose = self._last
         with torch.cuda.stream(self._stream):
             bucket.forward()
-            bucket.sample(filters)
+            choose()
 
     def collect(self) -> StepOutput:
         """Wait for the oldest plan's tokens."""
@@ -234,7 +253,7 @@ class FusedExecutor:
         self.forget()
         self._buckets.clear()
         self._last = None
-        del self._rows, self._memory, self._tables, self._staging, self._prefills
+        del self._rows, self._memory, self._tables, self._staging, self._prefills, self._adjusted
         _on_gpu.discard(self)
         if self._stream is not None and is_alive:
             if not _on_gpu:

@@ -15,6 +15,7 @@ from nanofn.device.decode_graphs import bucket_sizes, make_bucket
 from nanofn.device.prefill_graphs import PrefillGraphs
 from nanofn.device.row_params import RowParams
 from nanofn.device.sampler import sample_entries
+from nanofn.device.second_use import SecondUse
 from nanofn.device.step_memory import allocate_step_memory
 from nanofn.model.params import ModelParams
 from nanofn.model.prefill import prefill_layer
@@ -57,7 +58,7 @@ def request_kernels(params: ModelParams, limits: Limits, device: torch.device) -
         for filters in (False, True):
             sample_entries(adjusted, entries, tables, staging.device_output, filters)
         token_logprobs(logits, torch.zeros(limits.max_num_seqs, dtype=torch.int64, device=device), 1)
-        prefills = PrefillGraphs(first, memory, limits, prefill_layer, pool=None)
+        prefills = PrefillGraphs(first, memory, limits, prefill_layer, SecondUse("prefill steps", None))
         for batch in (chunks_of([2]), chunks_of([2] * limits.max_num_seqs)):
             chunks = staging.upload_chunks(staging.next_slot(), chunk_array(batch, limits.max_num_seqs))
             prefills.run(chunks, batch.num_tokens)

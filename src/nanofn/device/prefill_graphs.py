@@ -3,23 +3,18 @@
 Launched one by one, the kernels of a small step keep the host busy for many times what they keep the GPU busy.
 """
 
-import logging
 from functools import partial
 from itertools import product
-from typing import Any
 
-import torch
-from attrs import field, frozen
+from attrs import frozen
 from torch import Tensor
 
 from nanofn.batch.device_entries import num_columns
 from nanofn.config import Limits
-from nanofn.device.capture import Captured, capture
+from nanofn.device.second_use import SecondUse
 from nanofn.device.step_memory import StepMemory
 from nanofn.model.params import ModelParams
 from nanofn.model.prefill import Layer, prefill
-
-logger = logging.getLogger("nanofn")
 
 TOKEN_UNIT = 16
 """Tokens are padded to a multiple of this: products stay aligned, and a compiled function sees no size of 1."""
@@ -55,18 +50,14 @@ class PrefillGraphs:
         memory: What all steps share.
         limits: The bounds.
         layer: `prefill_layer`, or what a compiler made of it.
-        pool: The graphs' memory pool; None where nothing is captured.
-        seen: (tokens, columns) of which there was a step: the next one is captured.
-        captured: The same to its graph; to None if there was no room.
+        graphs: By tokens and columns.
     """
 
     params: ModelParams
     memory: StepMemory
     limits: Limits
     layer: Layer
-    pool: Any
-    seen: set[tuple[int, int]] = field(factory=set)
-    captured: dict[tuple[int, int], Captured[Tensor] | None] = field(factory=dict)
+    graphs: SecondUse
 
     def run(self, chunks: Tensor, num_tokens: int) -> Tensor:
         """Compute a step.
@@ -81,25 +72,10 @@ class PrefillGraphs:
         Mutates:
             The K/V cache: the step's slots.
         """
-        size = None if self.pool is None else capture_size(num_tokens, self.limits.max_num_batched_tokens)
+        size = capture_size(num_tokens, self.limits.max_num_batched_tokens) if self.graphs.captures else None
         if size is None:
             return self._prefill(chunks, -(-num_tokens // TOKEN_UNIT) * TOKEN_UNIT)
-        key = size, chunks.shape[1]
-        if key not in self.seen:
-            self.seen.add(key)
-            return self._prefill(chunks, size)
-        if key not in self.captured:
-            self.captured[key] = self._capture(chunks, size)
-        captured = self.captured[key]
-        return self._prefill(chunks, size) if captured is None else captured.replay()
-
-    def _capture(self, chunks: Tensor, size: int) -> Captured[Tensor] | None:
-        """Capture a step; without room for it the step is launched as it is from now on, as slow as before."""
-        try:
-            return capture(partial(self._prefill, chunks, size), self.pool)
-        except torch.OutOfMemoryError as error:
-            logger.warning("no memory to capture prefill steps of %d tokens, they stay slow: %s", size, error)
-            return None
+        return self.graphs.run((size, chunks.shape[1]), partial(self._prefill, chunks, size))
 
     def _prefill(self, chunks: Tensor, num_tokens: int) -> Tensor:
         memory, tables = self.memory, self.memory.tables

@@ -24,13 +24,14 @@ class RowParams:
     """Keeps the rows' owners and adjusts their logits. Rows that ask for nothing cost nothing, so who asks is noted.
 
     Attributes:
+        adjustments: The tables that change logits.
         reported: What those rows report whose new tokens' log-probabilities are wanted.
         reported_prompts: Rows whose prompts' are.
     """
 
     def __init__(self, tables: DeviceTables, vocab_size: int) -> None:
         self._tables = tables
-        self._adjustments = Adjustments(tables, vocab_size)
+        self.adjustments = Adjustments(tables, vocab_size)
         self._starts: dict[int, RowStart] = {}
         self._adjusted_until: dict[int, int] = {}
         self._filtered_rows: set[int] = set()
@@ -56,7 +57,7 @@ class RowParams:
                 (self.reported_prompts, sampling.prompt_logprobs is not None),
             ):
                 (rows.add if is_in else rows.discard)(row)
-        self._adjustments.start(starts)
+        self.adjustments.start(starts)
 
     def of(self, row: Row) -> RowStart:
         """Look a row's owner up."""
@@ -80,8 +81,10 @@ class RowParams:
     def adjusted(
         self, logits: Tensor, rows: Tensor, positions: Tensor, masks: Masks, mask_of: NDArray[np.int32]
     ) -> Tensor:
-        """Apply what rows ask for, and grammars' masks: see `Adjustments.adjust`."""
-        return self._adjustments.adjust(logits, rows, positions, masks, mask_of)
+        """Apply what rows ask for, and grammars' masks: see `Adjustments`."""
+        if masks.rows:
+            self.adjustments.take_masks(masks, mask_of)
+        return self.adjustments.adjust(logits, rows, positions, is_masked=bool(masks.rows))
 
     def choose(
         self,

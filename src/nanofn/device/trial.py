@@ -11,6 +11,7 @@ from nanofn.device.decode_graphs import bucket_sizes, make_bucket
 from nanofn.device.precompile import chunks_of
 from nanofn.device.prefill_graphs import PrefillGraphs, capture_shapes
 from nanofn.device.sampler import sample_entries
+from nanofn.device.second_use import SecondUse
 from nanofn.device.step_memory import StepMemory, allocate_step_memory
 from nanofn.errors import ConfigError
 from nanofn.model.params import ModelParams
@@ -78,7 +79,7 @@ def _run(params: ModelParams, memory: StepMemory, limits: Limits, layer: Layer, 
     bucket = make_bucket(params, memory, size, pool)
     bucket.forward()
     bucket.sample(True)
-    prefills = PrefillGraphs(params, memory, limits, layer, pool)
+    prefills = PrefillGraphs(params, memory, limits, layer, SecondUse("prefill steps", pool))
     # The largest twice: it is captured at its second use. Many short chunks are another shape of kernel.
     largest = chunks_of(largest_counts(limits))
     many = chunks_of([2] * min(limits.max_num_seqs, limits.max_num_batched_tokens // 2 or 1))

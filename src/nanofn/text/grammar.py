@@ -5,7 +5,9 @@ keys of a schema that it does not carry out instead of passing them over; one 3 
 """
 
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -15,6 +17,9 @@ from nanofn.batch.masks import num_words
 from nanofn.errors import GrammarError
 from nanofn.sampling.structured import StructuredOutputsParams
 from nanofn.text.tokenizer import Tokenizer
+
+MOST_APART = min(os.cpu_count() or 1, 32)
+"""Matchers of one grammar that share nothing: no more than llguidance starts threads."""
 
 Notation = Literal["regex", "choice", "grammar", "json_schema"]
 
@@ -72,14 +77,30 @@ class AllowedIds:
 
 
 class Grammar:
-    """A form, compiled for a tokenizer."""
+    """A form, compiled for a tokenizer.
 
-    def __init__(self, inner: Any, width: int) -> None:
-        self._inner, self._width = inner, width
+    Copies of one matcher share what they have learnt of the vocabulary behind a lock, so threads would wait for each other. As
+    many are made as threads may run, half a millisecond each, and outputs take turns with them.
+    """
+
+    def __init__(self, make: Callable[[], Any], width: int) -> None:
+        """Start with none made.
+
+        Args:
+            make: Makes one of llguidance's matchers.
+            width: 32-bit words of a mask.
+        """
+        self._make, self._width = make, width
+        self._made: list[Any] = []
+        self._num_started = 0
 
     def start(self) -> Matcher:
         """Begin an output."""
-        return Matcher(self._inner.deep_copy(), self._width)
+        place = self._num_started % MOST_APART
+        if place == len(self._made):
+            self._made.append(self._make())
+        self._num_started += 1
+        return Matcher(self._made[place].deep_copy(), self._width)
 
 
 class Grammars:
@@ -129,7 +150,7 @@ class Grammars:
         problem = LLMatcher.validate_grammar(text, self._ours)
         if problem:
             raise GrammarError(f"structured_outputs: {problem.strip()}")
-        return Grammar(LLMatcher(self._ours, text), num_words(self._vocab_size))
+        return Grammar(partial(LLMatcher, self._ours, text), num_words(self._vocab_size))
 
 
 def _source(wanted: StructuredOutputsParams) -> tuple[Notation, str]:
