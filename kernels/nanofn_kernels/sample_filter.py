@@ -26,7 +26,7 @@ class Few:
     """What `sample_few` leaves behind.
 
     Attributes:
-        state: [num_rows] int32. 0 not filtered, 1 done or padding, 2 for this module.
+        state: [at least num_rows] int32. 0 not filtered, 1 done or padding, 2 for this module.
         gathered: [num_rows, capacity] fp32 scratch.
         gathered_ids: [num_rows, capacity] int32 scratch.
     """
@@ -47,18 +47,18 @@ SMALL = 2048
 
 
 @jit
-def key_of(x, SHIFT: tl.constexpr):
-    """An int32 that orders as x does; without the SHIFT low bits, which are equal in all values of a 16-bit type."""
+def key_of(x, shift):
+    """An int32 that orders as x does; without the low bits, which are equal in all values of a 16-bit type."""
     bits = (x + 0.0).to(tl.int32, bitcast=True)
-    return (bits ^ ((bits >> 31) & 0x7FFFFFFF)) >> SHIFT
+    return (bits ^ ((bits >> 31) & 0x7FFFFFFF)) >> shift
 
 
 @jit
-def value_of(key, SHIFT: tl.constexpr):
+def value_of(key, shift):
     """The largest x with this key."""
-    bits = (key << SHIFT) | ((1 << SHIFT) - 1)
+    bits = (key << shift) | ((1 << shift) - 1)
     bits = bits ^ ((bits >> 31) & 0x7FFFFFFF)
-    return (bits & -(1 << SHIFT)).to(tl.float32, bitcast=True)
+    return (bits & -(1 << shift)).to(tl.float32, bitcast=True)
 
 
 @jit

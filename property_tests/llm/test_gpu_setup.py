@@ -88,7 +88,7 @@ def test_more_sequences_than_the_kernels_take_are_an_error_that_says_how_many(ch
     """Before anything is compiled or measured."""
     options = EngineOptions(max_num_seqs=MAX_ENTRIES + 1)
     with pytest.raises(ConfigError, match=r"max_num_seqs is 4097.*4096.*lower it"):
-        assemble._bytes_beside_steps(options, checkpoint, CUDA, prefill_layer, captures=True)
+        assemble._bounds(options, checkpoint)
 
 
 def test_what_steps_keep_is_counted_for_every_size(checkpoint):
