@@ -194,7 +194,7 @@ def _gather_end(
     """Gather the logits around the end: the keys (low, high] they have, the weight above them and their number."""
     low = key_of(tl.full([], float("-inf"), tl.float32), SHIFT)
     high = key_of(peak, SHIFT)
-    base = peak * 0.0
+    base = tl.full([], 0.0, tl.float32)
     k0 = low
     k1 = low
     k2 = low
@@ -217,7 +217,7 @@ def _gather_end(
         size = _gather(
             gathered, gathered_ids, logits, vocab_size, value_of(low, SHIFT), value_of(high, SHIFT), GATHERED, BLOCK
         )
-        keeps = keep_high & (size < 0)
+        keeps = False
         width = high.to(tl.int64) - low
         k0 = (low + width * 4 // 5).to(tl.int32)
         k1 = (low + width * 3 // 5).to(tl.int32)
@@ -307,7 +307,7 @@ def _filter_kernel(
     last_id = vocab_size
     low = end
     high = end
-    base = peak * 0.0
+    base = tl.full([], 0.0, tl.float32)
     size = vocab_size * 0
     is_all = False
     # Top-k, then top-p: a loop that is run, so that the search is compiled once.
@@ -337,7 +337,7 @@ def _filter_kernel(
                 target = tl.maximum(p, 0.0) * total + 1.2e-38
             if is_all:
                 high = key_of(peak, SHIFT)
-                base = peak * 0.0
+                base = tl.full([], 0.0, tl.float32)
             else:
                 low, high, base, size = _gather_end(
                     gathered, gathered_ids, logits, vocab_size, target, total, peak, inverse, by_mass, (k <= SMALL) & (turn == 0),

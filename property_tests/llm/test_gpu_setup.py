@@ -28,7 +28,7 @@ from nanofn.llm.locate import embedded_model
 from nanofn.llm.options import EngineOptions
 from nanofn.model.decode import allocate_workspace
 from nanofn.model.prefill import prefill_layer
-from nanofn_kernels._dispatch import HAS_TRITON, compiled_in_background
+from nanofn_kernels._dispatch import HAS_TRITON, compiled_in_background, wake_triton
 from nanofn_kernels.work_list import MAX_ENTRIES
 
 CPU = torch.device("cpu")
@@ -309,6 +309,15 @@ def compiling():
 def fails():
     """A compilation that fails."""
     raise ValueError("does not compile")
+
+
+@needs_triton
+def test_triton_knows_its_own_hash_once_it_is_awake():
+    """The first kernel need not wait for 460 MB to be read."""
+    from triton.runtime.cache import triton_key
+
+    wake_triton()
+    assert triton_key.cache_info().currsize == 1
 
 
 @needs_triton

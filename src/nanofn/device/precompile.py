@@ -22,7 +22,8 @@ from nanofn.request import Row
 from nanofn.sampling.logprobs import token_logprobs
 from nanofn_kernels._dispatch import only_compiling
 
-NUM_THREADS = os.cpu_count() or 1
+NUM_THREADS = min(8, os.cpu_count() or 1)
+"""A tenth of a compilation holds Python's lock: more threads would add little, and be in the way of the one that goes on."""
 
 
 @torch.inference_mode()

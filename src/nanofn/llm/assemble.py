@@ -83,20 +83,20 @@ def assemble(options: EngineOptions) -> Parts:
     is_dummy = options.load_format == "dummy"
     path = locate(options.model, options.revision, with_weights=not is_dummy)
     device = pick_device(options.device)
-    with quick_turns(), ThreadPoolExecutor(2) as beside:
-        if device.type == "cuda" and not options.enforce_eager:
-            beside.submit(wake_compiler)
-            beside.submit(wake_triton)
-        with room_on(device, str(path), "free some, or use a narrower dtype or a smaller model"):
-            dtype = pick_dtype(options.dtype, device)
-            checkpoint = load_checkpoint(path, dtype=dtype, device=device, is_dummy=is_dummy)
+    with quick_turns():
+        # Nothing below may ask for what these are still importing: it could be given half of it.
+        with ThreadPoolExecutor(2) as beside:
+            if device.type == "cuda":
+                beside.submit(wake_triton)
+                if not options.enforce_eager:
+                    beside.submit(wake_compiler)
+            with room_on(device, str(path), "free some, or use a narrower dtype or a smaller model"):
+                dtype = pick_dtype(options.dtype, device)
+                checkpoint = load_checkpoint(path, dtype=dtype, device=device, is_dummy=is_dummy)
         params = checkpoint.params
         why_plain = obstacle(checkpoint.config, device) if device.type == "cuda" else None
         is_fused = device.type == "cuda" and why_plain is None
-        is_mixture = checkpoint.config.experts is not None
-        # In fp32 torch's products by group read their bounds back, which no graph can hold.
-        reads_back = is_mixture and params.embedding.dtype == torch.float32
-        captures = is_fused and not options.enforce_eager and not reads_back
+        captures = is_fused and _can_capture(options, checkpoint)
         bounds = _bounds(options, checkpoint) if is_fused else None
         working = 0
         with _engine_room(device), compiled_in_background(NUM_THREADS, device) if captures else nullcontext():
@@ -106,7 +106,7 @@ def assemble(options: EngineOptions) -> Parts:
             tokenizer = load_tokenizer_of(path if options.tokenizer is None else locate(options.tokenizer))
             # Most of a mixture is products by group, which a compiler does not touch.
             kind = checkpoint.config, params.embedding.dtype, options.block_size
-            layer = compiled_layer(kind) if captures and not is_mixture else prefill_layer
+            layer = compiled_layer(kind) if captures and checkpoint.config.experts is None else prefill_layer
             if bounds is not None:
                 working = working_bytes(params, bounds, device, depth=options.depth, layer=layer, captures=captures)
     default_params, left_out = read_generation_defaults(checkpoint.generation_defaults)
@@ -166,6 +166,14 @@ def pick_dtype(name: str, device: torch.device) -> torch.dtype | None:
         return None if has_bfloat16 else torch.float32
     dtype: torch.dtype = getattr(torch, name)
     return dtype
+
+
+def _can_capture(options: EngineOptions, checkpoint: Checkpoint) -> bool:
+    """Say whether steps of fused kernels become graphs."""
+    is_mixture = checkpoint.config.experts is not None
+    # In fp32 torch's products by group read their bounds back, which no graph can hold.
+    reads_back = is_mixture and checkpoint.params.embedding.dtype == torch.float32
+    return not options.enforce_eager and not reads_back
 
 
 def _share_of_free_bytes(options: EngineOptions, device: torch.device) -> int:
