@@ -8,6 +8,7 @@ A kernel module takes `jit` and `tl` from here, so it can be imported where Trit
 """
 
 import functools
+import importlib
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -52,7 +53,7 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 
 _only_compiles: ContextVar[bool] = ContextVar("only_compiles", default=False)
 
-BATCH_COUNTS = ("num_rows", "num_entries", "num_chunks", "num_tokens")
+BATCH_COUNTS = ("num_rows", "num_entries", "num_chunks", "num_tokens", "capacity")
 """Arguments of these names follow the batch: a kernel is not compiled anew where one is 1 or a multiple of 16."""
 
 
@@ -72,6 +73,13 @@ def jit(function: Callable[..., Any]) -> Any:
     if INTERPRETED:
         return triton.jit(function)
     return kernel_of(triton.JITFunction, function) if HAS_TRITON else function
+
+
+def wake_triton() -> None:
+    """Let Triton read and hash its own library, 460 MB, as it does once before its first kernel: in a thread that costs nobody."""
+    if HAS_TRITON:
+        cache = importlib.import_module("triton.runtime.cache")
+        cache.triton_key()
 
 
 @contextmanager

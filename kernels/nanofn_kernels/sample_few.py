@@ -211,18 +211,18 @@ def _gather_kernel(
 
 
 @jit
-def _prefix(x, ids, weights, low, high, target, vocab_size, SHIFT: tl.constexpr):
+def _prefix(x, ids, weights, low, high, target, vocab_size, shift):
     """The last x and id of the shortest prefix by (x falling, id rising) whose integer weight reaches a target.
 
     The last x has its key in (low, high].
     """
     while low + 1 < high:
         middle = (low >> 1) + (high >> 1) + (low & high & 1)
-        above = tl.where(x > value_of(middle, SHIFT), weights, 0).to(tl.int64)
+        above = tl.where(x > value_of(middle, shift), weights, 0).to(tl.int64)
         is_low = tl.sum(tl.sum(above, 1), 0) >= target
         low = tl.where(is_low, middle, low)
         high = tl.where(is_low, high, middle)
-    end = value_of(high, SHIFT)
+    end = value_of(high, shift)
     is_tie = x == end
     missing = target - tl.sum(tl.sum(tl.where(x > end, weights, 0).to(tl.int64), 1), 0)
     # The fewest of the ties, lower ids first, that make up what is missing.
@@ -244,8 +244,8 @@ def _is_in(x, ids, end, last):
 
 @jit
 def _decide(
-    gathered, gathered_ids, size, mass, inverse, k, p, floor, seed, position, child, domain, vocab_size,
-    SHIFT: tl.constexpr, CAPACITY: tl.constexpr, TOP_K: tl.constexpr, TOP_P: tl.constexpr, MIN_P: tl.constexpr,
+    gathered, gathered_ids, size, mass, inverse, k, p, floor, seed, position, child, domain, vocab_size, shift,
+    CAPACITY: tl.constexpr, TOP_K: tl.constexpr, TOP_P: tl.constexpr, MIN_P: tl.constexpr,
     FAST: tl.constexpr,
 ):  # fmt: skip
     """The best score among the kept of the gathered ids, its id, and whether the kept ones were all gathered."""
@@ -254,8 +254,8 @@ def _decide(
     x = tl.load(gathered + slot, mask=is_known, other=float("-inf"))
     ids = tl.load(gathered_ids + slot, mask=is_known, other=NO_ID)
     peak = tl.max(tl.max(x, 1), 0)
-    low = key_of(inverse * 0.0 + float("-inf"), SHIFT)
-    high = key_of(peak, SHIFT)
+    low = key_of(inverse * 0.0 + float("-inf"), shift)
+    high = key_of(peak, shift)
     is_found = size > 0
     k_end = inverse * 0.0 + float("-inf")
     k_last = vocab_size
@@ -266,7 +266,7 @@ def _decide(
             is_found &= size >= k
             # Every id weighs k. With 1 the compiler counts bits, and packs them through local memory.
             k_end, k_last = _prefix(
-                x, ids, tl.where(is_known, k, 0), low, high, k.to(tl.int64) * k, vocab_size, SHIFT
+                x, ids, tl.where(is_known, k, 0), low, high, k.to(tl.int64) * k, vocab_size, shift
             )  # fmt: skip
     if TOP_P:
         if (p < 1.0) & is_found:
@@ -276,7 +276,7 @@ def _decide(
             total = tl.where(k > 0, there.to(tl.float32), mass * UNIT)
             target = tl.maximum((p * total).to(tl.int64), 1)
             is_found &= there >= target
-            p_end, p_last = _prefix(x, ids, weights, low, high, target, vocab_size, SHIFT)
+            p_end, p_last = _prefix(x, ids, weights, low, high, target, vocab_size, shift)
     is_kept = is_known & _is_in(x, ids, k_end, k_last) & _is_in(x, ids, p_end, p_last)
     if MIN_P:
         is_kept &= (x - peak) * inverse >= floor
@@ -289,8 +289,8 @@ def _decide(
 @jit
 def _decide_kernel(
     token_ids_ptr, undefined_ptr, state_ptr, gathered_ptr, gathered_ids_ptr, count_ptr, bad_ptr, mass_ptr, temperature_ptr,
-    top_k_ptr, top_p_ptr, min_p_ptr, seed_ptr, position_ptr, child_ptr, vocab_size,
-    GREEDY_BELOW: tl.constexpr, DOMAIN: tl.constexpr, SHIFT: tl.constexpr, CAPACITY: tl.constexpr, ROOM: tl.constexpr,
+    top_k_ptr, top_p_ptr, min_p_ptr, seed_ptr, position_ptr, child_ptr, vocab_size, shift,
+    GREEDY_BELOW: tl.constexpr, DOMAIN: tl.constexpr, CAPACITY: tl.constexpr, ROOM: tl.constexpr,
     IS_LAST: tl.constexpr, TOP_K: tl.constexpr, TOP_P: tl.constexpr, MIN_P: tl.constexpr, FAST: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
@@ -324,7 +324,7 @@ def _decide_kernel(
     if is_mine & (is_bad == 0):
         best, best_id, is_found = _decide(
             gathered_ptr + row * ROOM, gathered_ids_ptr + row * ROOM, size, mass, inverse, k, p, floor, seed, position, child,
-            domain, vocab_size, SHIFT, CAPACITY, TOP_K, TOP_P, MIN_P, FAST,
+            domain, vocab_size, shift, CAPACITY, TOP_K, TOP_P, MIN_P, FAST,
         )  # fmt: skip
     if is_found:
         is_undefined = is_bad | (best == float("-inf")) | (best == float("inf"))
@@ -354,9 +354,11 @@ def launch_few(
     device, stride, num_chunks = logits.device, logits.stride(0), cdiv(vocab_size, CHUNK)
     gathered = torch.empty((num_rows, CAPACITY), dtype=torch.float32, device=device)
     gathered_ids = torch.empty((num_rows, CAPACITY), dtype=torch.int32, device=device)
-    state, count, bad = torch.empty((3, num_rows), dtype=torch.int32, device=device)
-    bound, mass = torch.empty((2, num_rows), dtype=torch.float32, device=device)
-    tops, sums = torch.empty((2, num_rows, num_chunks), dtype=torch.float32, device=device)
+    # Each begins at a multiple of 16 bytes: kernels are compiled anew for pointers that do not.
+    padded = cdiv(num_rows, 4) * 4
+    state, count, bad = torch.empty((3, padded), dtype=torch.int32, device=device)
+    bound, mass = torch.empty((2, padded), dtype=torch.float32, device=device)
+    tops, sums = torch.empty((2, padded, num_chunks), dtype=torch.float32, device=device)
     flags = {"TOP_K": top_k is not None, "PDL": not INTERPRETED}
     all_flags = flags | {"TOP_P": top_p is not None, "MIN_P": min_p is not None}
     options = {"launch_pdl": True} if launch_pdl else {}
@@ -379,8 +381,8 @@ def launch_few(
     for capacity, num_warps in ((SMALL_CAPACITY, 4), (CAPACITY, 16)):
         _decide_kernel[(num_rows,)](
             token_ids, is_undefined, state, gathered, gathered_ids, count, bad, mass, temperature, top_k, top_p, min_p, seed,
-            position, child, vocab_size,
-            GREEDY_BELOW=GREEDY_BELOW, DOMAIN=SAMPLING_DOMAIN, SHIFT=shift, CAPACITY=capacity, ROOM=CAPACITY,
+            position, child, vocab_size, shift,
+            GREEDY_BELOW=GREEDY_BELOW, DOMAIN=SAMPLING_DOMAIN, CAPACITY=capacity, ROOM=CAPACITY,
             IS_LAST=capacity == CAPACITY, FAST=not INTERPRETED, num_warps=num_warps, launch_pdl=True, **all_flags,
         )  # fmt: skip
     return Few(state, gathered, gathered_ids)

@@ -26,7 +26,7 @@ class Few:
     """What `sample_few` leaves behind.
 
     Attributes:
-        state: [num_rows] int32. 0 not filtered, 1 done or padding, 2 for this module.
+        state: [at least num_rows] int32. 0 not filtered, 1 done or padding, 2 for this module.
         gathered: [num_rows, capacity] fp32 scratch.
         gathered_ids: [num_rows, capacity] int32 scratch.
     """
@@ -47,26 +47,27 @@ SMALL = 2048
 
 
 @jit
-def key_of(x, SHIFT: tl.constexpr):
-    """An int32 that orders as x does; without the SHIFT low bits, which are equal in all values of a 16-bit type."""
+def key_of(x, shift):
+    """An int32 that orders as x does; without the low bits, which are equal in all values of a 16-bit type."""
     bits = (x + 0.0).to(tl.int32, bitcast=True)
-    return (bits ^ ((bits >> 31) & 0x7FFFFFFF)) >> SHIFT
+    return (bits ^ ((bits >> 31) & 0x7FFFFFFF)) >> shift
 
 
 @jit
-def value_of(key, SHIFT: tl.constexpr):
+def value_of(key, shift):
     """The largest x with this key."""
-    bits = (key << SHIFT) | ((1 << SHIFT) - 1)
+    bits = (key << shift) | ((1 << shift) - 1)
     bits = bits ^ ((bits >> 31) & 0x7FFFFFFF)
-    return (bits & -(1 << SHIFT)).to(tl.float32, bitcast=True)
+    return (bits & -(1 << shift)).to(tl.float32, bitcast=True)
 
 
 @jit
-def weight_of(x, peak, inverse, BY_MASS: tl.constexpr):
+def weight_of(x, peak, inverse, by_mass):
     """1 for every id, or its probability relative to the likeliest."""
-    if BY_MASS:
-        return tl.exp((x - peak) * inverse)
-    return tl.where(x == x, 1.0, 1.0)
+    weight = tl.where(x == x, 1.0, 1.0)
+    if by_mass:
+        weight = tl.exp((x - peak) * inverse)
+    return weight
 
 
 @jit
@@ -101,7 +102,7 @@ def _find(ptr, size, value, rank, BLOCK: tl.constexpr):
 
 
 @jit
-def _above(logits, vocab_size, v0, v1, v2, v3, peak, inverse, BY_MASS: tl.constexpr, BLOCK: tl.constexpr):
+def _above(logits, vocab_size, v0, v1, v2, v3, peak, inverse, by_mass, BLOCK: tl.constexpr):
     """The weight above each of four values, in one pass."""
     line = tl.arange(0, BLOCK // 8)[:, None] * 8 + tl.arange(0, 8)[None, :]
     s0 = tl.zeros([BLOCK // 8], tl.float32)
@@ -110,7 +111,7 @@ def _above(logits, vocab_size, v0, v1, v2, v3, peak, inverse, BY_MASS: tl.conste
     s3 = tl.zeros([BLOCK // 8], tl.float32)
     for first in tl.range(0, vocab_size, BLOCK, num_stages=STAGES):
         x = tl.load(logits + first + line, mask=first + line < vocab_size, other=float("-inf")).to(tl.float32)
-        weight = weight_of(x, peak, inverse, BY_MASS)
+        weight = weight_of(x, peak, inverse, by_mass)
         s0 += tl.sum(tl.where(x > v0, weight, 0.0), 1)
         s1 += tl.sum(tl.where(x > v1, weight, 0.0), 1)
         s2 += tl.sum(tl.where(x > v2, weight, 0.0), 1)
@@ -143,121 +144,120 @@ def _gather(
 
 
 @jit
-def _narrow(low, high, base, key, above, target, KEEP_HIGH: tl.constexpr):
+def _narrow(low, high, base, key, above, target, keep_high):
     """Move one end of (low, high] to a key whose weight above is known."""
     is_low = above >= target
     low = tl.where(is_low & (key > low), key, low)
-    if not KEEP_HIGH:
-        is_high = (above < target) & (key < high)
-        high = tl.where(is_high, key, high)
-        base = tl.where(is_high, above, base)
+    is_high = (above < target) & (key < high) & (keep_high == 0)
+    high = tl.where(is_high, key, high)
+    base = tl.where(is_high, above, base)
     return low, high, base
 
 
 @jit
-def _search(
-    gathered,
-    size,
-    low,
-    high,
-    base,
-    target,
-    peak,
-    inverse,
-    BY_MASS: tl.constexpr,
-    SHIFT: tl.constexpr,
-    GATHERED: tl.constexpr,
+def _pivots(
+    logits, vocab_size, low, high, target, total, peak, inverse, by_mass, SHIFT: tl.constexpr, GATHERED: tl.constexpr
 ):
-    """Find the end among gathered logits: its key, and the weight before it."""
-    line = tl.arange(0, GATHERED // 8)[:, None] * 8 + tl.arange(0, 8)[None, :]
-    x = tl.load(gathered + line, mask=line < size, other=float("-inf"))
-    weights = tl.where(line < size, weight_of(x, peak, inverse, BY_MASS), 0.0)
-    keys = key_of(x, SHIFT)
-    end = _end(keys, weights, low, high, base, target)
-    before = base + tl.sum(tl.sum(tl.where(keys > end, weights, 0.0), 1), 0)
-    return end, before
+    """Four keys around the end, by a sample of the row."""
+    # Pieces of 64 neighbours, evenly spread: the ids of a vocabulary are not in random order.
+    piece = tl.arange(0, GATHERED // 8)
+    spacing = vocab_size // (GATHERED // 64)
+    places = ((piece // 8) * spacing + (piece % 8) * 8)[:, None] + tl.arange(0, 8)[None, :]
+    sample = tl.load(logits + places).to(tl.float32)
+    keys = key_of(sample, SHIFT)
+    weights = weight_of(sample, peak, inverse, by_mass)
+    weight = tl.sum(tl.sum(weights, 1), 0)
+    squares = tl.sum(tl.sum(weights * weights, 1), 0)
+    part = target / total
+    # Four standard deviations of a part of the sample's weight, and one.
+    far = 4.0 * tl.sqrt(tl.maximum(part * (1.0 - part), 0.0) * squares) + 4.0 * weight / GATHERED
+    k0 = low
+    k1 = low
+    k2 = low
+    k3 = low
+    # A loop that is run, so that the search is compiled once.
+    for i in range(4):
+        offset = tl.where((i == 0) | (i == 3), far, 0.25 * far)
+        key = _end(keys, weights, low, high, 0.0, part * weight + tl.where(i < 2, -offset, offset))
+        k0 = tl.where(i == 0, key, k0)
+        k1 = tl.where(i == 1, key, k1)
+        k2 = tl.where(i == 2, key, k2)
+        k3 = tl.where(i == 3, key, k3)
+    return k0, k1, k2, k3
 
 
 @jit
-def _last(
-    ptr, size, end, before, target, peak, inverse, BY_MASS: tl.constexpr, SHIFT: tl.constexpr, BLOCK: tl.constexpr
-):
-    """The place of the last kept number with the end's value."""
-    value = value_of(end, SHIFT)
-    rank = tl.ceil((target - before) / weight_of(value, peak, inverse, BY_MASS))
-    rank = tl.maximum(tl.minimum(rank, 1.0e9), 1.0).to(tl.int32)
-    return _find(ptr, size, value, rank, BLOCK)
-
-
-@jit
-def _cut(
-    gathered, gathered_ids, logits, vocab_size, target, total, peak, inverse, keep_high,
-    BY_MASS: tl.constexpr, SHIFT: tl.constexpr, GATHERED: tl.constexpr, BLOCK: tl.constexpr,
+def _gather_end(
+    gathered, gathered_ids, logits, vocab_size, target, total, peak, inverse, by_mass, keep_high,
+    SHIFT: tl.constexpr, GATHERED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Find the end of the prefix that reaches a target: its value, its last id, what was gathered and above which key."""
+    """Gather the logits around the end: the keys (low, high] they have, the weight above them and their number."""
     low = key_of(tl.full([], float("-inf"), tl.float32), SHIFT)
     high = key_of(peak, SHIFT)
-    base = 0.0
+    base = tl.full([], 0.0, tl.float32)
+    k0 = low
+    k1 = low
+    k2 = low
+    k3 = low
     if vocab_size > GATHERED:
-        # Pieces of 64 neighbours, evenly spread: the ids of a vocabulary are not in random order.
-        piece = tl.arange(0, GATHERED // 8)
-        spacing = vocab_size // (GATHERED // 64)
-        places = ((piece // 8) * spacing + (piece % 8) * 8)[:, None] + tl.arange(0, 8)[None, :]
-        sample = tl.load(logits + places).to(tl.float32)
-        keys = key_of(sample, SHIFT)
-        weights = weight_of(sample, peak, inverse, BY_MASS)
-        weight = tl.sum(tl.sum(weights, 1), 0)
-        squares = tl.sum(tl.sum(weights * weights, 1), 0)
-        part = target / total
-        # Four standard deviations of a part of the sample's weight, and one.
-        far = 4.0 * tl.sqrt(tl.maximum(part * (1.0 - part), 0.0) * squares) + 4.0 * weight / GATHERED
-        near = 0.25 * far
-        k0 = _end(keys, weights, low, high, 0.0, part * weight - far)
-        k1 = _end(keys, weights, low, high, 0.0, part * weight - near)
-        k2 = _end(keys, weights, low, high, 0.0, part * weight + near)
-        k3 = _end(keys, weights, low, high, 0.0, part * weight + far)
-        a0, a1, a2, a3 = _above(
-            logits, vocab_size, value_of(k0, SHIFT), value_of(k1, SHIFT), value_of(k2, SHIFT), value_of(k3, SHIFT), peak, inverse,
-            BY_MASS, BLOCK,
-        )  # fmt: skip
-        if keep_high:
-            low, high, base = _narrow(low, high, base, k0, a0, target, True)
-            low, high, base = _narrow(low, high, base, k1, a1, target, True)
-            low, high, base = _narrow(low, high, base, k2, a2, target, True)
-            low, high, base = _narrow(low, high, base, k3, a3, target, True)
-        else:
-            low, high, base = _narrow(low, high, base, k0, a0, target, False)
-            low, high, base = _narrow(low, high, base, k1, a1, target, False)
-            low, high, base = _narrow(low, high, base, k2, a2, target, False)
-            low, high, base = _narrow(low, high, base, k3, a3, target, False)
-    size = _gather(
-        gathered, gathered_ids, logits, vocab_size, value_of(low, SHIFT), value_of(high, SHIFT), GATHERED, BLOCK
-    )
-    while (size > GATHERED) & (low + 1 < high):
+        k0, k1, k2, k3 = _pivots(logits, vocab_size, low, high, target, total, peak, inverse, by_mass, SHIFT, GATHERED)
+    size = vocab_size
+    keeps = keep_high
+    goes_on = True
+    while goes_on:
+        if vocab_size > GATHERED:
+            a0, a1, a2, a3 = _above(
+                logits, vocab_size, value_of(k0, SHIFT), value_of(k1, SHIFT), value_of(k2, SHIFT), value_of(k3, SHIFT), peak,
+                inverse, by_mass, BLOCK,
+            )  # fmt: skip
+            low, high, base = _narrow(low, high, base, k0, a0, target, keeps)
+            low, high, base = _narrow(low, high, base, k1, a1, target, keeps)
+            low, high, base = _narrow(low, high, base, k2, a2, target, keeps)
+            low, high, base = _narrow(low, high, base, k3, a3, target, keeps)
+        size = _gather(
+            gathered, gathered_ids, logits, vocab_size, value_of(low, SHIFT), value_of(high, SHIFT), GATHERED, BLOCK
+        )
+        keeps = False
         width = high.to(tl.int64) - low
         k0 = (low + width * 4 // 5).to(tl.int32)
         k1 = (low + width * 3 // 5).to(tl.int32)
         k2 = (low + width * 2 // 5).to(tl.int32)
         k3 = (low + (width + 4) // 5).to(tl.int32)
-        a0, a1, a2, a3 = _above(
-            logits, vocab_size, value_of(k0, SHIFT), value_of(k1, SHIFT), value_of(k2, SHIFT), value_of(k3, SHIFT), peak, inverse,
-            BY_MASS, BLOCK,
-        )  # fmt: skip
-        low, high, base = _narrow(low, high, base, k0, a0, target, False)
-        low, high, base = _narrow(low, high, base, k1, a1, target, False)
-        low, high, base = _narrow(low, high, base, k2, a2, target, False)
-        low, high, base = _narrow(low, high, base, k3, a3, target, False)
-        size = _gather(
-            gathered, gathered_ids, logits, vocab_size, value_of(low, SHIFT), value_of(high, SHIFT), GATHERED, BLOCK
-        )
+        goes_on = (size > GATHERED) & (low + 1 < high)
+    return low, high, base, size
+
+
+@jit
+def _places(size, GATHERED: tl.constexpr):
+    """The places of the scratch, as a function of how many are taken: known ahead, they would be kept in local memory."""
+    zero = tl.multiple_of(tl.minimum(size, 0), 8)
+    return zero + tl.arange(0, GATHERED // 8)[:, None] * 8 + tl.arange(0, 8)[None, :]
+
+
+@jit
+def _find_end(
+    gathered, gathered_ids, logits, vocab_size, size, low, high, base, target, peak, inverse, by_mass,
+    SHIFT: tl.constexpr, GATHERED: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The end's key and its last kept id, from what was gathered; from the row if that was too much, as its keys are equal."""
     end = high
+    before = base
+    last_id = vocab_size
     if size <= GATHERED:
-        end, before = _search(gathered, size, low, high, base, target, peak, inverse, BY_MASS, SHIFT, GATHERED)
-        place = _last(gathered, size, end, before, target, peak, inverse, BY_MASS, SHIFT, GATHERED)
-        last_id = tl.load(gathered_ids + place)
+        line = _places(size, GATHERED)
+        x = tl.load(gathered + line, mask=line < size, other=float("-inf"))
+        weights = tl.where(line < size, weight_of(x, peak, inverse, by_mass), 0.0)
+        keys = key_of(x, SHIFT)
+        end = _end(keys, weights, low, high, base, target)
+        before = base + tl.sum(tl.sum(tl.where(keys > end, weights, 0.0), 1), 0)
+    value = value_of(end, SHIFT)
+    rank = tl.ceil((target - before) / weight_of(value, peak, inverse, by_mass))
+    rank = tl.maximum(tl.minimum(rank, 1.0e9), 1.0).to(tl.int32)
+    if size <= GATHERED:
+        last_id = tl.load(gathered_ids + _find(gathered, size, value, rank, BLOCK))
     else:
-        last_id = _last(logits, vocab_size, end, base, target, peak, inverse, BY_MASS, SHIFT, BLOCK)
-    return end, last_id, size, low, base
+        last_id = _find(logits, vocab_size, value, rank, BLOCK)
+    return end, last_id
 
 
 @jit
@@ -279,8 +279,8 @@ def _filter_kernel(
     if tl.load(state_ptr + row) != 2:
         return
     inverse = tl.div_rn(1.0, tl.load(temperature_ptr + row))
-    k = 0
-    p = 1.0
+    k = tl.full([], 0, tl.int32)
+    p = tl.full([], 1.0, tl.float32)
     floor = float("-inf")
     if TOP_K:
         k = tl.minimum(tl.load(top_k_ptr + row), vocab_size).to(tl.int32)
@@ -297,8 +297,6 @@ def _filter_kernel(
 
     line = tl.arange(0, BLOCK // 8)[:, None] * 8 + tl.arange(0, 8)[None, :]
     peak = 0.0
-    bound = float("-inf")
-    last_id = vocab_size
     if has_k | has_p | (floor > float("-inf")):
         tops = tl.full([BLOCK // 8], float("-inf"), tl.float32)
         for first in tl.range(0, vocab_size, BLOCK, num_stages=STAGES):
@@ -306,53 +304,55 @@ def _filter_kernel(
             tops = tl.maximum(tops, tl.max(x, 1))
         peak = tl.max(tops, 0)
     end = key_of(tl.full([], float("-inf"), tl.float32), SHIFT)
-    is_all = False
-    size = 0
+    last_id = vocab_size
     low = end
-    if TOP_K:
-        if has_k:
-            is_small = k <= SMALL
-            end, last_id, size, low, base = _cut(
-                gathered, gathered_ids, logits, vocab_size, tl.cast(k, tl.float32), tl.cast(vocab_size, tl.float32), peak, inverse, is_small,
-                False, SHIFT, GATHERED, BLOCK,
-            )  # fmt: skip
-            bound = value_of(end, SHIFT)
-            is_all = (base == 0.0) & (size <= GATHERED)
-    if TOP_P:
-        if has_p:
-            k_end = end
-            k_last = last_id
+    high = end
+    base = tl.full([], 0.0, tl.float32)
+    size = vocab_size * 0
+    is_all = False
+    # Top-k, then top-p: a loop that is run, so that the search is compiled once.
+    for turn in range(2):
+        by_mass = turn == 1
+        if (has_p & by_mass) | (has_k & (turn == 0)):
+            target = tl.cast(k, tl.float32)
+            total = tl.cast(vocab_size, tl.float32)
+            if by_mass:
+                bound = value_of(end, SHIFT)
+                if is_all:
+                    # Everything that top-k keeps was gathered.
+                    spot = _places(size, GATHERED)
+                    x = tl.load(gathered + spot, mask=spot < size, other=float("-inf"))
+                    ids = tl.load(gathered_ids + spot, mask=spot < size, other=0)
+                    is_kept = (spot < size) & ((x > bound) | ((x == bound) & (ids <= last_id)))
+                    total = tl.sum(tl.sum(tl.where(is_kept, weight_of(x, peak, inverse, True), 0.0), 1), 0)
+                else:
+                    sums = tl.zeros([BLOCK // 8], tl.float32)
+                    for first in tl.range(0, vocab_size, BLOCK, num_stages=STAGES):
+                        x = tl.load(logits + first + line, mask=first + line < vocab_size, other=float("-inf")).to(
+                            tl.float32
+                        )
+                        is_kept = (x > bound) | ((x == bound) & (first + line <= last_id))
+                        sums += tl.sum(tl.where(is_kept, weight_of(x, peak, inverse, True), 0.0), 1)
+                    total = tl.sum(sums, 0)
+                target = tl.maximum(p, 0.0) * total + 1.2e-38
             if is_all:
-                # Everything that top-k keeps was gathered.
-                spot = tl.arange(0, GATHERED // 8)[:, None] * 8 + tl.arange(0, 8)[None, :]
-                x = tl.load(gathered + spot, mask=spot < size, other=float("-inf"))
-                ids = tl.load(gathered_ids + spot, mask=spot < size, other=0)
-                is_kept = (spot < size) & ((x > bound) | ((x == bound) & (ids <= last_id)))
-                left = tl.sum(tl.sum(tl.where(is_kept, weight_of(x, peak, inverse, True), 0.0), 1), 0)
-                target = tl.maximum(p, 0.0) * left + 1.2e-38
-                end, before = _search(
-                    gathered, size, low, key_of(peak, SHIFT), 0.0, target, peak, inverse, True, SHIFT, GATHERED
-                )
-                place = _last(gathered, size, end, before, target, peak, inverse, True, SHIFT, GATHERED)
-                last_id = tl.load(gathered_ids + place)
+                high = key_of(peak, SHIFT)
+                base = tl.full([], 0.0, tl.float32)
             else:
-                sums = tl.zeros([BLOCK // 8], tl.float32)
-                for first in tl.range(0, vocab_size, BLOCK, num_stages=STAGES):
-                    x = tl.load(logits + first + line, mask=first + line < vocab_size, other=float("-inf")).to(
-                        tl.float32
-                    )
-                    is_kept = (x > bound) | ((x == bound) & (first + line <= last_id))
-                    sums += tl.sum(tl.where(is_kept, weight_of(x, peak, inverse, True), 0.0), 1)
-                left = tl.sum(sums, 0)
-                target = tl.maximum(p, 0.0) * left + 1.2e-38
-                end, last_id, size, low, base = _cut(
-                    gathered, gathered_ids, logits, vocab_size, target, left, peak, inverse, False,
-                    True, SHIFT, GATHERED, BLOCK,
+                low, high, base, size = _gather_end(
+                    gathered, gathered_ids, logits, vocab_size, target, total, peak, inverse, by_mass, (k <= SMALL) & (turn == 0),
+                    SHIFT, GATHERED, BLOCK,
                 )  # fmt: skip
+            new_end, new_last = _find_end(
+                gathered, gathered_ids, logits, vocab_size, size, low, high, base, target, peak, inverse, by_mass, SHIFT, GATHERED,
+                BLOCK,
+            )  # fmt: skip
             # A sum's last bit must not let top-p pass top-k.
-            last_id = tl.where(end < k_end, k_last, tl.where(end == k_end, tl.minimum(last_id, k_last), last_id))
-            end = tl.maximum(end, k_end)
-            bound = value_of(end, SHIFT)
+            kept = tl.where(new_end < end, last_id, tl.where(new_end == end, tl.minimum(new_last, last_id), new_last))
+            last_id = tl.where(by_mass, kept, new_last)
+            end = tl.maximum(new_end, end)
+            is_all = (turn == 0) & (base == 0.0) & (size <= GATHERED)
+    bound = tl.where(has_k | has_p, value_of(end, SHIFT), float("-inf"))
     tl.store(bounds_ptr + row * 4, bound)
     tl.store(bounds_ptr + row * 4 + 1, last_id.to(tl.float32, bitcast=True))
     tl.store(bounds_ptr + row * 4 + 2, peak)

@@ -204,7 +204,8 @@ def launch_pick(
         scores, ids, logits, temperature, seed, position, child, is_valid, bounds, state, vocab_size, logits.stride(0), chunk,
         GREEDY_BELOW=GREEDY_BELOW, DOMAIN=SAMPLING_DOMAIN, BLOCK=BLOCK, FAST=not INTERPRETED, num_warps=4, **flags, **options,
     )  # fmt: skip
+    # As wide as a row can be cut, so that one kernel serves every number of rows.
     _merge_kernel[(num_rows,)](
         token_ids, is_undefined, scores, ids, is_valid, state, num_chunks,
-        CHUNKS=next_power_of_2(num_chunks), num_warps=1, launch_pdl=True, **flags,
+        CHUNKS=next_power_of_2(blocks), num_warps=1, launch_pdl=True, **flags,
     )  # fmt: skip

@@ -34,6 +34,14 @@ BLOCKS_A_PROGRAM = 32
 """Block ids of an item that one program copies."""
 
 
+def _lengths_at_once(num_entries: int) -> int:
+    """A power of two that holds all lengths: one for what a warp sums up, one for a program's, and what more needs.
+
+    Fewer sizes than there are powers of two are fewer kernels to compile at an engine's start.
+    """
+    return 32 if num_entries <= 32 else max(128, next_power_of_2(num_entries))
+
+
 def max_items(num_seqs: int, max_seq_len: int, split_size: int, num_kv_heads: int) -> int:
     """The most items that a batch can need.
 
@@ -216,6 +224,6 @@ def work_list(
     entries = rows.shape[0]
     _work_list_kernel[(entries, cdiv(blocks.shape[1], BLOCKS_A_PROGRAM))](
         block_table, rows, seq_lens, items, blocks, count, min(split_size, NO_SPLIT), entries, items.shape[0], block_table.stride(0),
-        blocks.shape[1], ENTRIES=next_power_of_2(max(entries, 16)), UNIT=SPLIT_UNIT, SPLITS=max_splits(num_kv_heads), BLOCK_SIZE=block_size,
+        blocks.shape[1], ENTRIES=_lengths_at_once(entries), UNIT=SPLIT_UNIT, SPLITS=max_splits(num_kv_heads), BLOCK_SIZE=block_size,
         IDS=BLOCKS_A_PROGRAM, num_warps=4,
     )  # fmt: skip

@@ -29,7 +29,7 @@ from nanofn.llm.locate import embedded_model
 from nanofn.llm.options import EngineOptions
 from nanofn.model.decode import allocate_workspace
 from nanofn.model.prefill import prefill_layer
-from nanofn_kernels._dispatch import HAS_TRITON, compiled_in_background
+from nanofn_kernels._dispatch import HAS_TRITON, compiled_in_background, wake_triton
 from nanofn_kernels.work_list import MAX_ENTRIES
 
 CPU = torch.device("cpu")
@@ -89,7 +89,7 @@ def test_more_sequences_than_the_kernels_take_are_an_error_that_says_how_many(ch
     """Before anything is compiled or measured."""
     options = EngineOptions(max_num_seqs=MAX_ENTRIES + 1)
     with pytest.raises(ConfigError, match=r"max_num_seqs is 4097.*4096.*lower it"):
-        assemble._bytes_beside_steps(options, checkpoint, CUDA, prefill_layer, captures=True)
+        assemble._bounds(options, checkpoint)
 
 
 def test_what_steps_keep_is_counted_for_every_size(checkpoint):
@@ -310,6 +310,15 @@ def compiling():
 def fails():
     """A compilation that fails."""
     raise ValueError("does not compile")
+
+
+@needs_triton
+def test_triton_knows_its_own_hash_once_it_is_awake():
+    """The first kernel need not wait for 460 MB to be read."""
+    from triton.runtime.cache import triton_key
+
+    wake_triton()
+    assert triton_key.cache_info().currsize == 1
 
 
 @needs_triton

@@ -108,3 +108,20 @@ def recording() -> Iterator[list[Any]]:
         yield found
     finally:
         JITFunction.run = run
+
+
+@contextlib.contextmanager
+def requesting() -> Iterator[set[tuple[str, str]]]:
+    """Note which kernels launches ask for, by name and specialisation, and compile none."""
+    found: set[tuple[str, str]] = set()
+    compile_one = JITFunction._do_compile
+
+    def note(self: JITFunction, key: str, *_: Any) -> None:
+        found.add((self.fn.__name__, key))
+
+    JITFunction._do_compile = note
+    triton.runtime.driver.set_active(_NoGpu())
+    try:
+        yield found
+    finally:
+        JITFunction._do_compile = compile_one

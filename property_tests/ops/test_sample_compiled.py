@@ -19,7 +19,7 @@ RECORDED = {
     "gather bfloat16 filtered": Recorded(112, 32, 0),
     "decide 1 bfloat16 filtered": Recorded(200, 1, 0),
     "decide 2 bfloat16 filtered": Recorded(128, 1, 0),
-    "filter bfloat16 filtered": Recorded(128, 64, 0),
+    "filter bfloat16 filtered": Recorded(128, 48, 0),
     "pick bfloat16 filtered": Recorded(96, 1, 0),
     "merge bfloat16 filtered": Recorded(24, 1, 0),
     "pick float32": Recorded(72, 1, 0),
@@ -29,7 +29,7 @@ RECORDED = {
     "gather float32 filtered": Recorded(104, 16, 0),
     "decide 1 float32 filtered": Recorded(200, 1, 0),
     "decide 2 float32 filtered": Recorded(128, 1, 0),
-    "filter float32 filtered": Recorded(120, 32, 0),
+    "filter float32 filtered": Recorded(128, 24, 0),
     "pick float32 filtered": Recorded(96, 1, 0),
     "merge float32 filtered": Recorded(24, 1, 0),
 }

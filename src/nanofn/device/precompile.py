@@ -23,7 +23,8 @@ from nanofn.request import Row
 from nanofn.sampling.logprobs import token_logprobs
 from nanofn_kernels._dispatch import only_compiling
 
-NUM_THREADS = os.cpu_count() or 1
+NUM_THREADS = min(8, os.cpu_count() or 1)
+"""A tenth of a compilation holds Python's lock: more threads would add little, and be in the way of the one that goes on."""
 
 
 @torch.inference_mode()
@@ -41,11 +42,16 @@ def request_kernels(params: ModelParams, limits: Limits, device: torch.device) -
     first = evolve(params, layers=params.layers[:1], config=evolve(params.config, num_layers=1))
     memory = allocate_step_memory(first, limits, device, depth=0, num_blocks=2)
     tables, staging = memory.tables, memory.staging
+    # In the order in which a trial asks for them.
     with only_compiling():
-        for size in bucket_sizes(limits):
+        prefills = PrefillGraphs(first, memory, limits, prefill_layer, SecondUse("prefill steps", None))
+        for batch in (chunks_of([2]), chunks_of([2] * limits.max_num_seqs)):
+            chunks = staging.upload_chunks(staging.next_slot(), chunk_array(batch, limits.max_num_seqs))
+            prefills.run(chunks, batch.num_tokens)
+        for size in reversed(telling_sizes(limits)):
             bucket = make_bucket(first, memory, size, pool=None)
             bucket.forward()
-            for filters in (False, True):
+            for filters in (True, False):
                 bucket.sample(filters)
         # What adjusts logits leaves fp32.
         entries = staging.entries_of(limits.max_num_seqs)
@@ -55,13 +61,18 @@ def request_kernels(params: ModelParams, limits: Limits, device: torch.device) -
         mask = Masks((Row(0),), np.zeros((1, num_words(vocab_size)), dtype=np.uint32))
         rows.adjusted(logits, entries[0], entries[1] + 1, mask, mask_of)
         adjusted = rows.adjusted(logits, entries[0], entries[1] + 1, NO_MASKS, mask_of)
-        for filters in (False, True):
+        for filters in (True, False):
             sample_entries(adjusted, entries, tables, staging.device_output, filters)
         token_logprobs(logits, torch.zeros(limits.max_num_seqs, dtype=torch.int64, device=device), 1)
-        prefills = PrefillGraphs(first, memory, limits, prefill_layer, SecondUse("prefill steps", None))
-        for batch in (chunks_of([2]), chunks_of([2] * limits.max_num_seqs)):
-            chunks = staging.upload_chunks(staging.next_slot(), chunk_array(batch, limits.max_num_seqs))
-            prefills.run(chunks, batch.num_tokens)
+
+
+def telling_sizes(limits: Limits) -> list[int]:
+    """List the bucket sizes that tell which kernels all of them need: launches change at powers of two, if at all.
+
+    A kernel that none of these needs is compiled when its bucket is captured, which takes longer.
+    """
+    sizes = bucket_sizes(limits)
+    return [size for size in sizes if size & (size - 1) == 0 or size == sizes[-1]]
 
 
 def chunks_of(counts: Sequence[int]) -> StepBatch:

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from nanofn.batch.build import StepBatch
 from nanofn.batch.device_entries import chunk_array
 from nanofn.config import Limits
 from nanofn.device.decode_graphs import bucket_sizes, make_bucket
@@ -76,16 +77,21 @@ def working_bytes(
 def _run(params: ModelParams, memory: StepMemory, limits: Limits, layer: Layer, pool: Any) -> object:
     """Run the largest steps, and return what must be held for as long as their graphs shall exist."""
     tables, staging, size = memory.tables, memory.staging, bucket_sizes(limits)[-1]
+    prefills = PrefillGraphs(params, memory, limits, layer, SecondUse("prefill steps", pool))
+
+    def run(batch: StepBatch) -> None:
+        chunks = staging.upload_chunks(staging.next_slot(), chunk_array(batch, limits.max_num_seqs))
+        prefills.run(chunks, batch.num_tokens)
+
+    largest = chunks_of(largest_counts(limits))
+    # First, because what it compiles in this thread takes longest, and kernels may still be compiled in others.
+    run(largest)
     bucket = make_bucket(params, memory, size, pool)
     bucket.forward()
     bucket.sample(True)
-    prefills = PrefillGraphs(params, memory, limits, layer, SecondUse("prefill steps", pool))
-    # The largest twice: it is captured at its second use. Many short chunks are another shape of kernel.
-    largest = chunks_of(largest_counts(limits))
-    many = chunks_of([2] * min(limits.max_num_seqs, limits.max_num_batched_tokens // 2 or 1))
-    for batch in (largest, largest, many):
-        chunks = staging.upload_chunks(staging.next_slot(), chunk_array(batch, limits.max_num_seqs))
-        prefills.run(chunks, batch.num_tokens)
+    # Again: it is captured at its second use. Many short chunks are another shape of kernel.
+    run(largest)
+    run(chunks_of([2] * min(limits.max_num_seqs, limits.max_num_batched_tokens // 2 or 1)))
     hidden = params.embedding.new_zeros((size, params.config.hidden_size))
     logits = linear(hidden, params.head, None, params.final_norm, eps=params.config.rms_norm_eps)
     sample_entries(logits, staging.entries_of(size), tables, staging.device_output, filters=True)

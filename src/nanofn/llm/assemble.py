@@ -5,7 +5,7 @@ import platform
 import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +26,11 @@ from nanofn.llm.locate import embedded_model, load_tokenizer_of, locate
 from nanofn.llm.options import EngineOptions
 from nanofn.llm.quick_turns import quick_turns
 from nanofn.model.kv_cache import block_bytes
-from nanofn.model.prefill import Layer, compiled_layer, prefill_layer, wake_compiler
+from nanofn.model.prefill import compiled_layer, prefill_layer, wake_compiler
 from nanofn.request import TokenId
 from nanofn.sampling.params import SamplingParams, unbuilt_fields
 from nanofn.text.tokenizer import Tokenizer
-from nanofn_kernels._dispatch import compiled_in_background
+from nanofn_kernels._dispatch import compiled_in_background, wake_triton
 from nanofn_kernels.work_list import MAX_ENTRIES
 
 logger = logging.getLogger("nanofn")
@@ -83,36 +83,37 @@ def assemble(options: EngineOptions) -> Parts:
     is_dummy = options.load_format == "dummy"
     path = locate(options.model, options.revision, with_weights=not is_dummy)
     device = pick_device(options.device)
-    with quick_turns(), ThreadPoolExecutor(1) as beside:
-        if device.type == "cuda" and not options.enforce_eager:
-            beside.submit(wake_compiler)
-        with room_on(device, str(path), "free some, or use a narrower dtype or a smaller model"):
-            dtype = pick_dtype(options.dtype, device)
-            checkpoint = load_checkpoint(path, dtype=dtype, device=device, is_dummy=is_dummy)
-        tokenizer = load_tokenizer_of(
-            path if options.tokenizer is None else locate(options.tokenizer, with_weights=False)
-        )
+    with quick_turns():
+        # Nothing below may ask for what these are still importing: it could be given half of it.
+        with ThreadPoolExecutor(2) as beside:
+            if device.type == "cuda":
+                beside.submit(wake_triton)
+                if not options.enforce_eager:
+                    beside.submit(wake_compiler)
+            with room_on(device, str(path), "free some, or use a narrower dtype or a smaller model"):
+                dtype = pick_dtype(options.dtype, device)
+                checkpoint = load_checkpoint(path, dtype=dtype, device=device, is_dummy=is_dummy)
+        params = checkpoint.params
+        why_plain = obstacle(checkpoint.config, device) if device.type == "cuda" else None
+        is_fused = device.type == "cuda" and why_plain is None
+        captures = is_fused and _can_capture(options, checkpoint)
+        bounds = _bounds(options, checkpoint) if is_fused else None
+        working = 0
+        with _engine_room(device), compiled_in_background(NUM_THREADS, device) if captures else nullcontext():
+            if captures and bounds is not None:
+                request_kernels(params, bounds, device)
+            # From here on kernels are compiled beside what is done.
+            tokenizer = load_tokenizer_of(
+                path if options.tokenizer is None else locate(options.tokenizer, with_weights=False)
+            )
+            # Most of a mixture is products by group, which a compiler does not touch.
+            kind = checkpoint.config, params.embedding.dtype, options.block_size
+            layer = compiled_layer(kind) if captures and checkpoint.config.experts is None else prefill_layer
+            if bounds is not None:
+                working = working_bytes(params, bounds, device, depth=options.depth, layer=layer, captures=captures)
     default_params, left_out = read_generation_defaults(checkpoint.generation_defaults)
-    why_plain = obstacle(checkpoint.config, device) if device.type == "cuda" else None
-    is_fused = device.type == "cuda" and why_plain is None
-    is_mixture = checkpoint.config.experts is not None
-    # In fp32 torch's products by group read their bounds back, which no graph can hold.
-    reads_back = is_mixture and checkpoint.params.embedding.dtype == torch.float32
-    captures = is_fused and not options.enforce_eager and not reads_back
-    # Most of a mixture is products by group, which a compiler does not touch.
-    params = checkpoint.params
-    kind = checkpoint.config, params.embedding.dtype, options.block_size
-    layer = compiled_layer(kind) if captures and not is_mixture else prefill_layer
-    with room_on(
-        device,
-        "the engine",
-        "lower gpu_memory_utilization, max_num_seqs, max_num_batched_tokens or max_model_len",
-    ):
-        available = (
-            _bytes_beside_steps(options, checkpoint, device, layer, captures=captures)
-            if is_fused
-            else _share_of_free_bytes(options, device)
-        )
+    with _engine_room(device):
+        available = _bytes_beside(working, options, device) if is_fused else _share_of_free_bytes(options, device)
         limits = _limits(options, checkpoint, available)
         log = _open_log(options, limits)
         executor = (
@@ -175,33 +176,51 @@ def pick_dtype(name: str, device: torch.device) -> torch.dtype | None:
     return dtype
 
 
+def _can_capture(options: EngineOptions, checkpoint: Checkpoint) -> bool:
+    """Say whether steps of fused kernels become graphs."""
+    is_mixture = checkpoint.config.experts is not None
+    # In fp32 torch's products by group read their bounds back, which no graph can hold.
+    reads_back = is_mixture and checkpoint.params.embedding.dtype == torch.float32
+    return not options.enforce_eager and not reads_back
+
+
 def _share_of_free_bytes(options: EngineOptions, device: torch.device) -> int:
     """What K/V may take where steps are plain torch and nobody has measured them: on a GPU half of its share is theirs."""
     return int(free_bytes(device) * (CPU_SHARE if device.type == "cpu" else options.gpu_memory_utilization / 2))
 
 
-def _bytes_beside_steps(
-    options: EngineOptions, checkpoint: Checkpoint, device: torch.device, layer: Layer, *, captures: bool
-) -> int:
-    """Measure what a GPU's share leaves to K/V beside weights, the largest steps and other processes."""
+def _engine_room(device: torch.device) -> AbstractContextManager[None]:
+    return room_on(
+        device,
+        "the engine",
+        "lower gpu_memory_utilization, max_num_seqs, max_num_batched_tokens or max_model_len",
+    )
+
+
+def _bytes_beside(working: int, options: EngineOptions, device: torch.device) -> int:
+    """Compute what a GPU's share leaves to K/V beside weights, the largest steps and other processes."""
+    free, total = torch.cuda.mem_get_info(device)
+    return max(0, int(total * options.gpu_memory_utilization) - (total - free) - working)
+
+
+def _bounds(options: EngineOptions, checkpoint: Checkpoint) -> Limits:
+    """Bound a GPU's steps before anyone knows how many blocks there will be: one sequence's are enough to try them.
+
+    Raises:
+        ConfigError: An option is out of range.
+    """
     if options.max_num_seqs > MAX_ENTRIES:
         raise ConfigError(
             f"max_num_seqs is {options.max_num_seqs}, the GPU's kernels take {MAX_ENTRIES} sequences a step; lower it to that"
         )
     longest = _checked_max_len(options, checkpoint)
-    bounds = Limits(
+    return Limits(
         block_size=options.block_size,
         num_blocks=blocks_for(longest, options.block_size),
         max_num_seqs=options.max_num_seqs,
         max_num_batched_tokens=options.max_num_batched_tokens,
         max_model_len=longest,
     )
-    with compiled_in_background(NUM_THREADS, device) if captures else nullcontext():
-        if captures:
-            request_kernels(checkpoint.params, bounds, device)
-        working = working_bytes(checkpoint.params, bounds, device, depth=options.depth, layer=layer, captures=captures)
-    free, total = torch.cuda.mem_get_info(device)
-    return max(0, int(total * options.gpu_memory_utilization) - (total - free) - working)
 
 
 def _checked_max_len(options: EngineOptions, checkpoint: Checkpoint) -> int:

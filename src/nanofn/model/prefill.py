@@ -152,4 +152,5 @@ def compiled_layer(kind: Hashable) -> Layer:
     del kind  # the cache looks at it
     name = f"{prefill_layer.__name__}_{next(_number)}"
     own = FunctionType(prefill_layer.__code__.replace(co_name=name), prefill_layer.__globals__, name)
-    return torch.compile(own, fullgraph=True, dynamic=None)
+    # A handful of kernels: processes that would compile them beside this one, one a core, come too late and stay.
+    return torch.compile(own, fullgraph=True, dynamic=None, options={"compile_threads": 1})
