@@ -13,7 +13,7 @@ from nanofn.batch.row_start import RowStart
 from nanofn.config import Limits
 from nanofn.device.read_logprobs import sampled_logprobs
 from nanofn.device.row_params import RowParams
-from nanofn.device.tables import allocate_tables, start_rows
+from nanofn.device.tables import allocate_tables, send, start_rows
 
 VOCAB_SIZE = 300
 METHODS = ("tolist", "numpy")
@@ -108,3 +108,13 @@ def test_a_read_is_noticed(read):
     with Operations() as seen:
         read(torch.ones(1))
     assert READS & set(seen.names)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("array", [np.arange(200_000, dtype=np.int32).reshape(40, 5_000), np.arange(12.0).reshape(3, 4).T])
+def test_what_is_sent_is_copied_by_no_operation_on_the_host(array):
+    """Torch would share a large copy out to threads, which spin for milliseconds afterwards."""
+    with Operations() as operations:
+        sent = send(array, torch.device("cuda"))
+        assert operations.names == ["aten::empty_like", "numpy", "aten::_to_copy"]
+    assert torch.equal(sent.cpu(), torch.from_numpy(array.copy()))
