@@ -111,7 +111,9 @@ def test_a_read_is_noticed(read):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("array", [np.arange(200_000, dtype=np.int32).reshape(40, 5_000), np.arange(12.0).reshape(3, 4).T])
+@pytest.mark.parametrize(
+    "array", [np.arange(200_000, dtype=np.int32).reshape(40, 5_000), np.arange(12.0).reshape(3, 4).T]
+)
 def test_what_is_sent_is_copied_by_no_operation_on_the_host(array):
     """Torch would share a large copy out to threads, which spin for milliseconds afterwards."""
     with Operations() as operations:
