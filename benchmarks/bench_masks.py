@@ -1,6 +1,6 @@
 """What grammars' masks cost a step: making them in so many threads, sending them, and advancing by a token.
 
-python benchmarks/bench_masks.py --tokenizer FOLDER [--threads 1 4 12] [--rows 64] [--steps 128] [--out FOLDER]
+python benchmarks/bench_masks.py --tokenizer FOLDER [--threads 1 4 12] [--apart 16 64] [--rows 64] [--steps 128] [--out FOLDER]
 
 The grammar is that of the work `sampling`. Tokens are drawn before anything is timed: *uniform* takes any that the grammar
 allows, *greedy* the one with the highest of a row's fixed scores, which goes on with one token as long as it may. Between the
@@ -13,8 +13,10 @@ import argparse
 import json
 import sys
 import time
+from itertools import product
 from pathlib import Path
 from statistics import mean, median, quantiles
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -26,7 +28,7 @@ from generate_work import NEVER_COMPLETE
 from given_tokenizer import given_tokenizer
 from nanofn.device.tables import send
 from nanofn.sampling.structured import StructuredOutputsParams
-from nanofn.text.grammar import AllowedIds, Grammars
+from nanofn.text.grammar import MOST_APART, AllowedIds, Grammars
 from record import RESULTS, append_record
 
 WAYS = ("shared", "own")
@@ -78,33 +80,35 @@ def times_of(grammar, tokens, num_threads, way, forward_s):
     return found, 1e3 * (time.process_time() - worked) / len(tokens)
 
 
-def measure(tokenizer, vocab_size, given, out):
-    """Print and record a line for every choice, number of threads and way."""
+def measure(tokenizer, given):
+    """Print and record a line for every choice, number of matchers apart, number of threads and way."""
+    about = {"benchmark": "masks", "rows": given.rows, "steps": given.steps, "forward_ms": given.forward_ms}
+    grammars = Grammars(tokenizer, given.vocab_size, (tokenizer.eos_token_id,))
     for choice in CHOICES:
-        grammars = Grammars(tokenizer, vocab_size, (tokenizer.eos_token_id,))
-        tokens = drawn_tokens(grammars.compile(FORM), choice, given.rows, given.steps, vocab_size)
-        for num_threads in given.threads:
-            for way in WAYS:
-                grammars._latest = None  # noqa: SLF001  matchers that have learnt nothing, the tokenizer as it is
+        tokens = drawn_tokens(grammars.compile(FORM), choice, given.rows, given.steps, given.vocab_size)
+        for num_apart, num_threads, way in product(given.apart, given.threads, WAYS):
+            if way == "shared" and num_apart != given.apart[0]:
+                continue  # once is enough
+            grammars._latest = None  # noqa: SLF001  matchers that have learnt nothing, the tokenizer as it is
+            with patch("nanofn.text.grammar.MOST_APART", num_apart):
                 found, work_ms = times_of(grammars.compile(FORM), tokens, num_threads, way, given.forward_ms / 1e3)
-                line = {"choice": choice, "num_threads": num_threads, "way": way, "work_ms": work_ms}
-                for part, each in found.items():
-                    line[f"{part}_ms"] = {"mean": mean(each), "median": median(each), "p90": quantiles(each, n=10)[-1]}
-                shown = "  ".join(
-                    f"{part} {line[f'{part}_ms']['mean']:6.2f} ({line[f'{part}_ms']['median']:.2f}, {line[f'{part}_ms']['p90']:.2f})"
-                    for part in found
-                )
-                print(
-                    f"{choice:<8} {num_threads:>2} threads  {way:<6}  {shown}  all threads {work_ms:6.2f}", flush=True
-                )
-                if out is not None:
-                    about = {
-                        "benchmark": "masks",
-                        "rows": given.rows,
-                        "steps": given.steps,
-                        "forward_ms": given.forward_ms,
-                    }
-                    append_record("masks", about | line, out)
+            line = {
+                "choice": choice,
+                "num_apart": num_apart,
+                "num_threads": num_threads,
+                "way": way,
+                "work_ms": work_ms,
+            }
+            shown = f"{choice:<8} {num_apart:>2} apart {num_threads:>2} threads  {way:<6}"
+            for part, each in found.items():
+                line[f"{part}_ms"] = figures = {
+                    "mean": mean(each),
+                    "median": median(each),
+                    "p90": quantiles(each, n=10)[-1],
+                }
+                shown += f"  {part} {figures['mean']:6.2f} ({figures['median']:.2f}, {figures['p90']:.2f})"
+            print(f"{shown}  all threads {work_ms:6.2f}", flush=True)
+            append_record("masks", about | line, given.out)
 
 
 def read_arguments(arguments):
@@ -113,6 +117,7 @@ def read_arguments(arguments):
     parser.add_argument("--tokenizer", type=Path, help="a folder with one; default: random words")
     parser.add_argument("--vocab-size", type=int, default=151_936)
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2, 3, 4, 6, 8, 12, 16])
+    parser.add_argument("--apart", type=int, nargs="+", default=[MOST_APART, 64], help="matchers that share nothing")
     parser.add_argument("--rows", type=int, default=64)
     parser.add_argument("--steps", type=int, default=128)
     parser.add_argument("--forward-ms", type=float, default=3.0, help="how long the host sleeps in a step")
@@ -124,12 +129,26 @@ def main(arguments=None):
     """Measure, print and record."""
     given = read_arguments(arguments)
     print(f"torch has {torch.get_num_threads()} threads; means (medians, 9th deciles) of {given.steps} steps, ms")
-    measure(given_tokenizer(given.tokenizer, given.vocab_size), given.vocab_size, given, given.out)
+    measure(given_tokenizer(given.tokenizer, given.vocab_size), given)
 
 
 def bench_masks(benchmark, tmp_path):
     """Smoke size: that every line has all parts."""
-    arguments = ["--vocab-size", "2000", "--threads", "1", "2", "--rows", "5", "--steps", "6", "--forward-ms", "0"]
+    arguments = [
+        "--vocab-size",
+        "2000",
+        "--threads",
+        "1",
+        "2",
+        "--apart",
+        "3",
+        "--rows",
+        "5",
+        "--steps",
+        "6",
+        "--forward-ms",
+        "0",
+    ]
     benchmark.pedantic(main, ([*arguments, "--out", str(tmp_path)],), rounds=1, iterations=1)
     lines = [json.loads(line) for line in (tmp_path / "masks.jsonl").read_text(encoding="utf-8").splitlines()]
     assert {(line["choice"], line["num_threads"], line["way"]) for line in lines} == {
