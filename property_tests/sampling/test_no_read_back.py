@@ -30,6 +30,18 @@ ASKED = RowSampling(
 )  # fmt: skip
 
 
+class Names(TorchDispatchMode):
+    """Notes the name of every operation of torch's."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        self.names.append(operation.name())
+        return operation(*args, **(kwargs or {}))
+
+
 class Operations(TorchDispatchMode):
     """Notes the name of every operation. One of ours is one operation, whatever its reference does."""
 
@@ -116,7 +128,8 @@ def test_a_read_is_noticed(read):
 )
 def test_what_is_sent_is_copied_by_no_operation_on_the_host(array):
     """Torch would share a large copy out to threads, which spin for milliseconds afterwards."""
-    with Operations() as operations:
+    with Names() as operations:
         sent = send(array, torch.device("cuda"))
-        assert operations.names == ["aten::empty_like", "numpy", "aten::_to_copy"]
+    copies = [name for name in operations.names if any(word in name for word in ("copy", "clone", "pin_memory"))]
+    assert copies == ["aten::_to_copy"]
     assert torch.equal(sent.cpu(), torch.from_numpy(array.copy()))
