@@ -116,7 +116,7 @@ def read_arguments(arguments):
     parser = argparse.ArgumentParser(description="Time grammars' masks: means (medians, 9th deciles) in milliseconds.")
     parser.add_argument("--tokenizer", type=Path, help="a folder with one; default: random words")
     parser.add_argument("--vocab-size", type=int, default=151_936)
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2, 3, 4, 6, 8, 12, 16])
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2, 4, 8, 12, 16])
     parser.add_argument("--apart", type=int, nargs="+", default=[MOST_APART, 64], help="matchers that share nothing")
     parser.add_argument("--rows", type=int, default=64)
     parser.add_argument("--steps", type=int, default=128)
