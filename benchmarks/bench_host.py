@@ -2,11 +2,13 @@
 
 The loop, the tracker and the grammars are the real ones; an executor without a model answers with tokens that each row may
 choose. Its own work is not counted. *Step* is the host's time of a step; *late* is the part of it between the arrival of a
-step's tokens and the order to choose the next ones, which is what a device would wait for behind a grammar's masks.
+step's tokens and the order to choose the next ones, which is what a device would wait for behind a grammar's masks; *masks* is
+the part of that in which masks are made. NANOFN_BENCHMARK_TOKENIZER names a folder with another tokenizer than random words.
 """
 
 import os
 from collections import deque
+from pathlib import Path
 from random import Random
 from statistics import median
 from time import perf_counter_ns
@@ -25,14 +27,14 @@ from nanofn.llm.engine import Engine
 from nanofn.llm.facts import Facts
 from nanofn.llm.intake import Intake, read_call
 from nanofn.policy import fcfs
-from nanofn.text.grammar import Grammars
-from nanofn.text.tokenizer import Tokenizer
-from random_tokenizer import SPECIAL, random_tokenizer
+from nanofn.text.grammar import AllowedIds, Grammars
+from random_tokenizer import SPECIAL
 from record import append_record
 
 IS_FULL = os.environ.get("NANOFN_BENCHMARK_SIZE") == "full"
 VOCAB_SIZE = 151_936 if IS_FULL else 2_000
 SIZE = "full" if IS_FULL else "smoke"
+FOLDER = os.environ.get("NANOFN_BENCHMARK_TOKENIZER") if IS_FULL else None
 
 
 @define
@@ -117,18 +119,39 @@ class Answers:
 
 
 @define
+class TimedMasks:
+    """Makes masks, and notes how long that took.
+
+    Attributes:
+        took_us: Each time.
+    """
+
+    took_us: list = field(factory=list)
+    _allowed_ids: AllowedIds = field(factory=AllowedIds)
+
+    def of(self, matchers):
+        """Make them."""
+        began = perf_counter_ns()
+        words = self._allowed_ids.of(matchers)
+        self.took_us.append((perf_counter_ns() - began) / 1e3)
+        return words
+
+
+@define
 class HostTimes:
     """Microseconds of a step, medians, and of what comes once, in milliseconds.
 
     Attributes:
         step_us: The host's time.
         late_us: From a step's tokens to the order to choose the next ones; None where no masks are awaited.
+        masks_us: Of that, making masks.
         last_ms: The step that ends all outputs and makes results of them.
         reading_ms: Reading every log-probability of the results; None where there are none.
     """
 
     step_us: float
     late_us: float | None
+    masks_us: float | None
     last_ms: float
     reading_ms: float | None
 
@@ -140,6 +163,7 @@ def host_times(variant, tokenizer):
     clock = Clock()
     executor = Answers(clock)
     engine = Engine(limits, executor, fcfs, tokenizer, depth=2)
+    masks = engine.tracker._allowed_ids = TimedMasks()  # noqa: SLF001  only a benchmark wants to know
     intake = Intake(
         tokenizer=tokenizer,
         compile_grammar=Grammars(tokenizer, VOCAB_SIZE, (tokenizer.eos_token_id,)).compile,
@@ -165,20 +189,22 @@ def host_times(variant, tokenizer):
     asked = [at for at in executor.asked_at if at > executor.ended_at[0]]
     late = [at - max(end for end in executor.ended_at if end <= at) for at in asked[1:]]
     return HostTimes(
-        median(times) / 1e3, median(late) / 1e3 if late else None, max(times[len(times) // 2 :]) / 1e6, reading_ms
+        step_us=median(times) / 1e3,
+        late_us=median(late) / 1e3 if late else None,
+        masks_us=median(masks.took_us) if late else None,
+        last_ms=max(times[len(times) // 2 :]) / 1e6,
+        reading_ms=reading_ms,
     )
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def bench_host(benchmark, variant):
     """One variant after the other, in one process."""
-    from transformers import PreTrainedTokenizerFast  # noqa: PLC0415  takes seconds
+    from given_tokenizer import given_tokenizer  # noqa: PLC0415  takes seconds
 
-    inner = PreTrainedTokenizerFast(tokenizer_object=random_tokenizer(VOCAB_SIZE), eos_token=SPECIAL[-1])
-    found = []
-    benchmark.pedantic(
-        lambda: found.append(host_times(variant, Tokenizer(inner))), rounds=3 if IS_FULL else 1, iterations=1
-    )
+    tokenizer, found = given_tokenizer(FOLDER and Path(FOLDER), VOCAB_SIZE), []
+    benchmark.pedantic(lambda: found.append(host_times(variant, tokenizer)), rounds=3 if IS_FULL else 1, iterations=1)
     print(f"\n{variant}", *found, sep="\n  ")
     if IS_FULL:
-        append_record("host", {"benchmark": "host", "variant": variant, "repeats": [asdict(each) for each in found]})
+        about = {"benchmark": "host", "variant": variant, "tokenizer": "given" if FOLDER else "random"}
+        append_record("host", about | {"repeats": [asdict(each) for each in found]})

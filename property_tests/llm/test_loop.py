@@ -54,6 +54,28 @@ def run(engine, max_steps=2_000):
     raise AssertionError("the work does not end")
 
 
+@pytest.mark.parametrize("depth", [2, 3])
+def test_the_device_gets_its_masks_before_any_result_is_made(depth):
+    """When tokens are ordered, those that just ended are out of the state and have no result; after the step all have theirs."""
+    engine = Engine(LIMITS, depth=depth)
+    fill(engine, structured=(0, 1, 2, 3))
+    sample, num_waiting = engine.executor.sample, []
+
+    def ended_without_result():
+        ended = {number for number in WORK if number not in engine.loop.state.by_request}
+        return ended - engine.tracker.finished.keys()
+
+    def watched(masks):
+        num_waiting.append(len(ended_without_result()))
+        sample(masks)
+
+    engine.executor.sample = watched
+    while engine.loop.has_unfinished:
+        engine.loop.step()
+        assert not ended_without_result()
+    assert sum(num_waiting) > 0
+
+
 @pytest.mark.parametrize("structured", GRAMMARS)
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_every_depth_gives_the_text_of_a_solo_run(depth, structured):

@@ -13,7 +13,7 @@ from nanofn.batch.row_start import RowStart
 from nanofn.config import Limits
 from nanofn.device.read_logprobs import sampled_logprobs
 from nanofn.device.row_params import RowParams
-from nanofn.device.tables import allocate_tables, start_rows
+from nanofn.device.tables import allocate_tables, send, start_rows
 
 VOCAB_SIZE = 300
 METHODS = ("tolist", "numpy")
@@ -28,6 +28,18 @@ ASKED = RowSampling(
     repetition_penalty=1.2, presence_penalty=0.3, frequency_penalty=0.2, logit_bias=((0, 1.0), (11, -1.0)),
     bad_words=((5, 2), (7,)), min_tokens=9, allowed_token_ids=tuple(range(40)), end_token_ids=(9,), logprobs=5,
 )  # fmt: skip
+
+
+class Names(TorchDispatchMode):
+    """Notes the name of every operation of torch's."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        self.names.append(operation.name())
+        return operation(*args, **(kwargs or {}))
 
 
 class Operations(TorchDispatchMode):
@@ -108,3 +120,16 @@ def test_a_read_is_noticed(read):
     with Operations() as seen:
         read(torch.ones(1))
     assert READS & set(seen.names)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "array", [np.arange(200_000, dtype=np.int32).reshape(40, 5_000), np.arange(12.0).reshape(3, 4).T]
+)
+def test_what_is_sent_is_copied_by_no_operation_on_the_host(array):
+    """Torch would share a large copy out to threads, which spin for milliseconds afterwards."""
+    with Names() as operations:
+        sent = send(array, torch.device("cuda"))
+    copies = [name for name in operations.names if any(word in name for word in ("copy", "clone", "pin_memory"))]
+    assert copies == ["aten::_to_copy"]
+    assert torch.equal(sent.cpu(), torch.from_numpy(array.copy()))

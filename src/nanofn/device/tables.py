@@ -63,9 +63,17 @@ def allocate_tables(limits: Limits, device: torch.device) -> DeviceTables:
 
 
 def send(array: NDArray[Any], device: torch.device) -> Tensor:
-    """Copy an array to a device without waiting for what the device does: from pageable memory a copy would."""
+    """Copy an array to a device without waiting for what the device does: from pageable memory a copy would.
+
+    numpy fills the pinned memory: `Tensor.pin_memory` hands more than 32,768 numbers to as many threads as there are cores,
+    waits for the last of them, and leaves them spinning for milliseconds on the cores that grammars' masks are made on.
+    """
     tensor = torch.from_numpy(np.ascontiguousarray(array))
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+    if device.type != "cuda":
+        return tensor.to(device)
+    pinned = torch.empty_like(tensor, pin_memory=True)
+    pinned.numpy()[...] = array
+    return pinned.to(device, non_blocking=True)
 
 
 def start_rows(tables: DeviceTables, starts: Sequence[RowStart]) -> None:

@@ -48,7 +48,11 @@ class Observer(Protocol):
         ...
 
     def absorb(self, state: EngineState, effects: tuple[Effect, ...]) -> None:
-        """Take the effects of an event, right after it, and the state that it led to."""
+        """Take the effects of an event, right after it, and the state that it led to: what the next plans depend on."""
+        ...
+
+    def deliver(self) -> None:
+        """Make texts, streams and results of all that was absorbed."""
         ...
 
 
@@ -101,6 +105,11 @@ class Loop:
 
     def apply(self, event: Event) -> tuple[Effect, ...]:
         """Move the state by an event and deliver the effects."""
+        effects = self._fold(event)
+        self._observer.deliver()
+        return effects
+
+    def _fold(self, event: Event) -> tuple[Effect, ...]:
         state, effects = transition(self.state, event)
         self._rebind(event, state, effects)
         return effects
@@ -125,6 +134,8 @@ class Loop:
             self._sample()
         elif self.has_unfinished:
             self._sleep()
+        # After the masks: a device that waits for them waits for no text.
+        self._observer.deliver()
 
     def _may_launch(self) -> bool:
         return self.has_unfinished and len(self.state.in_flight) < self.depth and self._awaits_masks is None
@@ -205,7 +216,7 @@ class Loop:
             self._executor.forget()
             self._fail(plan_id, error)
         self._observer.read(output)
-        effects = self.apply(StepCompleted(plan_id, StepResult(output.token_ids, now_us())))
+        effects = self._fold(StepCompleted(plan_id, StepResult(output.token_ids, now_us())))
         if any(isinstance(effect, TokensCommitted) for effect in effects):
             self._steps_without_output = 0
 

@@ -81,6 +81,8 @@ class Tracker:
         self._logprobs: Mapping[SequenceId, bytes] = NOBODY
         # Sequences whose text is read as it comes; the others are looked at when they end.
         self._read_at_once: set[SequenceId] = set()
+        # Those that have got tokens, or ended, since texts were last read.
+        self._touched: dict[SequenceId, tuple[Tracked, Completion]] = {}
 
     def track(self, submission: Submission, sequence_ids: Iterable[SequenceId]) -> None:
         """Follow a request that the core has just admitted."""
@@ -143,7 +145,7 @@ class Tracker:
 
     def absorb(self, state: EngineState, effects: tuple[Effect, ...]) -> None:
         """Take in an event's effects, in order, and the state they led to."""
-        touched: dict[SequenceId, tuple[Tracked, Completion]] = {}
+        touched = self._touched
         for effect in effects:
             match effect:
                 case TokensCommitted(sequence_ids, token_ids, _):
@@ -165,6 +167,10 @@ class Tracker:
                     self.tally.launched(step_plan, state)
                 case _:
                     pass
+
+    def deliver(self) -> None:
+        """Make texts, streams and results of all that was absorbed."""
+        touched, self._touched = self._touched, {}
         for tracked, completion in touched.values():
             self._settle(tracked, completion)
 

@@ -30,11 +30,12 @@ class Matcher:
     Attributes:
         inner: llguidance's matcher.
         num_words: 32-bit words of a mask.
+        family: Matchers of a grammar with one number share a lock.
         is_over: Whether nothing may follow.
     """
 
-    def __init__(self, inner: Any, width: int) -> None:
-        self.inner, self.num_words = inner, width
+    def __init__(self, inner: Any, width: int, family: int) -> None:
+        self.inner, self.num_words, self.family = inner, width, family
         self.is_over = False
 
     def advance(self, token_id: int) -> None:
@@ -45,7 +46,13 @@ class Matcher:
 class AllowedIds:
     """Works out what several outputs may go on with, side by side in threads, always in the same memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, num_threads: int | None = None) -> None:
+        """Start no thread before it is needed.
+
+        Args:
+            num_threads: How many; None is four fifths of the cores.
+        """
+        self._num_threads = num_threads
         self._threads: Any = None
         self._words = np.zeros((0, 0), dtype=np.uint32)
 
@@ -70,8 +77,10 @@ class AllowedIds:
             if self._threads is None:
                 from llguidance import LLExecutor  # noqa: PLC0415  an extra, which made the matchers
 
-                self._threads = LLExecutor()
-            pairs = [(matcher.inner, place) for place, matcher in enumerate(matchers)]
+                self._threads = LLExecutor(self._num_threads)
+            # A thread takes a run of the list, so those that share a lock follow each other instead of meeting at it.
+            order = sorted(range(count), key=lambda place: matchers[place].family)
+            pairs = [(matchers[place].inner, place) for place in order]
             self._threads.unsafe_compute_mask_ptr(pairs, address, mask_bytes, count)
         return self._words[:count]
 
@@ -96,11 +105,11 @@ class Grammar:
 
     def start(self) -> Matcher:
         """Begin an output."""
-        place = self._num_started % MOST_APART
-        if place == len(self._made):
+        family = self._num_started % MOST_APART
+        if family == len(self._made):
             self._made.append(self._make())
         self._num_started += 1
-        return Matcher(self._made[place].deep_copy(), self._width)
+        return Matcher(self._made[family].deep_copy(), self._width, family)
 
 
 class Grammars:
