@@ -83,7 +83,8 @@ run_part() {
         store) kernel norm_rope_store 60 ;;
         explore) run_parts explore-decode explore-linear ;;
         explore-decode) explore decode 120 paged_decode ;;
-        explore-linear) explore linear 150 linear --seconds 60 ;;
+        explore-linear) explore linear 180 linear --seconds 60 ;;
+        explore-specialised) explore linear 60 linear --rows 256 --specialised --seconds 12 ;;
         *) echo "there is no part $1; $0 begins with their names"; exit 2 ;;
     esac
 }
