@@ -85,7 +85,7 @@ run_part() {
         explore-decode) explore decode 120 paged_decode ;;
         explore-linear) explore linear 180 linear --seconds 60 ;;
         explore-specialised) explore linear 60 linear --rows 256 --specialised --seconds 12 ;;
-        *) echo "there is no part $1; $0 begins with their names"; exit 2 ;;
+        *) echo "there is no part $1; benchmarks/README.md has their names"; exit 2 ;;
     esac
 }
 run_parts() {
