@@ -117,6 +117,22 @@ def test_a_name_reaches_the_hub_from_the_interface():
         LLM(tokenizer="owner/tokenizer")
 
 
+def test_of_a_tokenizers_repository_no_weights_are_downloaded(monkeypatch):
+    """They may be many gigabytes, and are not looked at."""
+    asked = []
+
+    def fetch(name, revision=None, *, with_weights=True):
+        asked.append((name, with_weights))
+        return embedded_model()
+
+    monkeypatch.setattr("nanofn.llm.locate.fetch_from_hub", fetch)
+    with LLM(tokenizer="owner/tokenizer", device="cpu", max_model_len=64, max_num_seqs=2) as llm:
+        assert llm.tokenizer.vocab_size
+    with LLM("owner/model", device="cpu", max_model_len=64, max_num_seqs=2):
+        pass
+    assert asked == [("owner/tokenizer", False), ("owner/model", True)]
+
+
 @pytest.mark.parametrize("path", ["/no/such/folder", "no/such/folder", "./no/folder", "folder"])
 def test_a_path_is_no_name(path):
     """Only two plain words with a slash between them are a name on the hub."""

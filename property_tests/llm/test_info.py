@@ -138,6 +138,36 @@ def test_it_says_why_a_model_is_not_supported(case, folder, capsys):
     assert re.search(reason, capsys.readouterr().err)
 
 
+def test_a_model_without_a_tokenizer_is_said_so(folder, capsys):
+    """It would not run as it is: the status says so too, and the facts are there all the same."""
+    for path in folder.glob("token*"):
+        path.unlink()
+    status, lines = lines_of(capsys, folder, "--device", "cpu")
+    assert (status, lines["supported"]) == (1, "yes")
+    assert re.match(r"no: .* has none of tokenizer\.json, .*Pass tokenizer=FOLDER", lines["tokenizer"])
+    assert "room for" in lines
+
+
+def test_a_gguf_file_whose_tokenizer_is_refused_says_so(tmp_path, capsys):
+    """Small files for tests have none at all; that of a SentencePiece vocabulary ends the same way."""
+    gguf = pytest.importorskip("gguf", reason="GGUF files need the extra `gguf`")
+    from model.gguf_files import make_gguf  # needs the package
+
+    path = make_gguf("llama", tmp_path, gguf.GGMLQuantizationType.F32).path
+    status, lines = lines_of(capsys, path, "--device", "cpu")
+    assert (status, lines["supported"]) == (1, "yes")
+    assert lines["tokenizer"].startswith("no: tokenizer.ggml.model None is not supported")
+
+
+def test_without_a_declared_dtype_it_is_the_embeddings(folder):
+    """As the engine takes it."""
+    tensors = {name: tensor.to(torch.float16) for name, tensor in load_file(folder / "model.safetensors").items()}
+    save_file(tensors, folder / "model.safetensors")
+    edit(folder, dtype=None, torch_dtype=None)
+    assert inspect_model(folder).config.dtype == "float16"
+    assert load_checkpoint(folder).params.embedding.dtype == torch.float16
+
+
 def test_a_damaged_folder_is_an_error(folder, capsys):
     """Not a model that is merely unsupported."""
     (folder / "config.json").unlink()

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import shutil
 import sys
 
@@ -202,6 +203,34 @@ def duplicate(path):
     save_file(tensors, second)
 
 
+def lose_target(path):
+    """Leave a link to weights that are gone, as in a cache that was cleaned."""
+    (path / SINGLE).unlink()
+    (path / SINGLE).symlink_to("../blobs/0123")
+
+
+def put_pipe(path):
+    """Put a pipe in the weights' place: whoever opened it would wait."""
+    (path / SINGLE).unlink()
+    os.mkfifo(path / SINGLE)
+
+
+def put_folder(path):
+    """Put a folder in the place of a shard."""
+    shard = min(path.glob("model-*.safetensors"))
+    shard.unlink()
+    shard.mkdir()
+
+
+def keep_a_stale_index(path):
+    """Merge shards and leave their index."""
+    tensors = {}
+    for shard in path.glob("model-*.safetensors"):
+        tensors |= load_file(shard)
+        shard.unlink()
+    save_file(tensors, path / SINGLE)
+
+
 def name_outside(path):
     """Let the index name a file of another folder."""
     index = json.loads((path / INDEX).read_text())
@@ -224,6 +253,19 @@ BAD = {
         "tied",
         lambda p: (p / SINGLE).rename(p / "pytorch_model.bin"),
         r"it has pytorch_model\.bin, which nanofn does not load",
+    ),
+    "weights of another name": (
+        "tied",
+        lambda p: (p / SINGLE).rename(p / "mine.safetensors"),
+        r"it has mine\.safetensors, which nanofn does not load; rename mine\.safetensors to model\.safetensors",
+    ),
+    "a link to nowhere": ("tied", lose_target, r"model\.safetensors is a link to \.\./blobs/0123, which is not there"),
+    "a pipe": ("tied", put_pipe, r"model\.safetensors is not a file"),
+    "a folder for a shard": ("sharded", put_folder, r"model-00001-of\S+ is not a file"),
+    "an index without its shards": (
+        "sharded",
+        keep_a_stale_index,
+        r"or remove the index if model\.safetensors is whole",
     ),
     "a missing shard": ("sharded", drop_shard, r"lacks 1 of \d+ shards.*model-00002-of"),
     "a truncated shard": (
@@ -285,6 +327,28 @@ def test_a_bad_folder_is_refused_with_names_and_numbers(case, folder):
     path = folder(kind)
     damage(path)
     with pytest.raises(CheckpointError, match=message):
+        load_checkpoint(path)
+
+
+def test_a_header_longer_than_the_format_allows_is_not_parsed(folder):
+    """The length is within the file, which is what a wrong one of a large file can be; the file is sparse."""
+    path = folder("tied") / SINGLE
+    with path.open("r+b") as file:
+        file.write((100_000_001).to_bytes(8, "little"))
+        file.truncate(200_000_000)
+    with pytest.raises(CheckpointError, match=r"would have 100000001 bytes, the format allows 100000000"):
+        load_checkpoint(path.parent)
+
+
+def test_what_the_system_refuses_is_said_as_it_is(folder, monkeypatch):
+    """No permission is no damage."""
+    path = folder("tied")
+
+    def refuse(*arguments, **options):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(checkpoint_module, "open_source", refuse)
+    with pytest.raises(CheckpointError, match=r"tied cannot be read \(.*Permission denied.*; check its permissions"):
         load_checkpoint(path)
 
 

@@ -192,3 +192,15 @@ def test_the_fixtures_have_mixtures():
     """The families that the decoder is compared in have one with normed weights and one without, and dense layers."""
     families = [sizes for name, (_, _, sizes) in FAMILIES.items() if "moe" in name]
     assert [bool(sizes.get("norm_topk_prob")) for sizes in families] == [True, False]
+
+
+@given(
+    num_layers=st.integers(1, 12), sparse_step=st.integers(1, 5), dense=st.frozensets(st.integers(-2, 15), max_size=6)
+)
+def test_mixtures_are_counted_as_layer_after_layer_has_them(num_layers, sparse_step, dense):
+    """Whatever dense layers are named, some of them outside the model."""
+    config = ExpertsConfig(
+        num_experts=2, num_experts_per_token=1, intermediate_size=8, has_normed_weights=True, sparse_step=sparse_step,
+        dense_layers=dense,
+    )  # fmt: skip
+    assert config.num_mixtures(num_layers) == sum(map(config.is_in, range(num_layers)))

@@ -71,6 +71,13 @@ def test_a_folder_with_one_gguf_file_is_that_file(plain, tmp_path):
         load_checkpoint(tmp_path)
 
 
+def test_the_ending_is_known_in_capitals_and_a_folder_of_that_name_is_none(plain, tmp_path):
+    """Names as they are found."""
+    (tmp_path / "old.gguf").mkdir()
+    path = shutil.copy(plain, tmp_path / "MODEL.GGUF")
+    assert load_checkpoint(path).config == load_checkpoint(tmp_path).config == load_checkpoint(plain).config
+
+
 def test_the_header_is_what_the_package_reads(plain):
     """Every key, name, shape, type and offset as `gguf`'s own reader has them."""
     ours, theirs = read_gguf_header(plain), gguf.GGUFReader(plain)
@@ -144,6 +151,43 @@ def test_a_damaged_file_is_refused(plain, tmp_path, damage, message):
     path = tmp_path / "x.gguf"
     path.write_bytes(damage(plain.read_bytes()))
     with pytest.raises(CheckpointError, match=message):
+        load_checkpoint(path)
+
+
+def entry_end(data, name):
+    """Where a tensor's entry has its offset: behind name, axes and type."""
+    place = data.index(name) + len(name)
+    (num_axes,) = struct.unpack_from("<I", data, place)
+    return place + 4 + 8 * num_axes + 4
+
+
+def test_tensors_on_the_same_bytes_are_refused(plain, tmp_path):
+    """Two of one shape, and the second says that it lies where the first does."""
+    data = bytearray(plain.read_bytes())
+    one, other = (entry_end(data, name) for name in (b"blk.0.ffn_up.weight", b"blk.1.ffn_up.weight"))
+    data[other : other + 8] = data[one : one + 8]
+    path = tmp_path / "x.gguf"
+    path.write_bytes(data)
+    with pytest.raises(CheckpointError, match=r"is damaged: \S+up_proj\.weight begins at byte \d+, before \S+up_proj"):
+        load_checkpoint(path)
+
+
+def test_tensors_of_one_name_are_refused(plain, tmp_path):
+    """The second would hide the first."""
+    path = patched(plain, tmp_path / "x.gguf", b"blk.1.ffn_up.weight", b"blk.0.ffn_up.weight")
+    with pytest.raises(CheckpointError, match=r"some of its \d+ tensors share a name"):
+        load_checkpoint(path)
+
+
+def test_a_list_longer_than_any_vocabulary_is_not_read(tmp_path):
+    """Its count fits the file, which is sparse here and gigabytes elsewhere; each byte would become an object."""
+    key = b"general.tags"
+    start = b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q", len(key)) + key
+    path = tmp_path / "x.gguf"
+    with path.open("wb") as file:
+        file.write(start + struct.pack("<IIQ", 9, 0, 50_000_000))
+        file.truncate(60_000_000)
+    with pytest.raises(CheckpointError, match=r"a list of 50000000 values at \d+, at most 4194304 are read"):
         load_checkpoint(path)
 
 

@@ -281,3 +281,13 @@ def test_more_layers_than_tensors_are_refused_before_they_are_listed(saved, tmp_
         (folder / "config.json").write_text(json.dumps(config))
         with pytest.raises(CheckpointError, match=r"1000000000, and .* holds \d+ tensors"):
             load_checkpoint(folder)
+
+
+def test_experts_of_all_layers_together_are_refused_before_they_are_listed(saved, tmp_path):
+    """Neither number is above that of the tensors, and their product would be."""
+    folder = shutil.copytree(saved / "mixture", tmp_path / "product")
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"num_hidden_layers": 30, "num_local_experts": 30, "num_experts": 30}
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match=r"num_experts 30 in 30 layers, in all 900, and .* holds \d+ tensors"):
+        load_checkpoint(folder)

@@ -106,6 +106,16 @@ def test_a_billion_experts_are_not_listed(tmp_path):
         load_checkpoint(tmp_path, is_dummy=True)
 
 
+def test_many_experts_in_many_layers_are_not_listed(tmp_path):
+    """Few enough in a layer, few enough layers: all together they do not fit."""
+    make_fixture("qwen3 moe", tmp_path)
+    sizes = {"num_experts": 10**6, "num_local_experts": 10**6, "num_hidden_layers": 10**6}
+    config = json.loads((tmp_path / "config.json").read_text()) | sizes
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ConfigError, match="take at least"):
+        load_checkpoint(tmp_path, is_dummy=True)
+
+
 def test_what_cannot_be_made_up_is_refused(bare, tmp_path):
     """No config, another architecture, a GGUF file, another word than those that are known."""
     with pytest.raises(CheckpointError, match=r"has no config\.json"):

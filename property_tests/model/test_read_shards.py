@@ -98,6 +98,27 @@ def test_what_is_read_is_what_is_stored(num_cores, span_bytes, tmp_path, monkeyp
     assert all(torch.equal(places[name], tensor) for name, tensor in tensors.items())
 
 
+@pytest.mark.parametrize(("num_cores", "file_bytes"), [(1, 5_000), (2, 70_000), (8, 40_000), (16, 500_000)])
+def test_buffers_hold_no_more_than_the_largest_file(num_cores, file_bytes, tmp_path, monkeypatch):
+    """Nor more than nine whole spans; each is a power of two, which is what pinned memory would be rounded up to."""
+    monkeypatch.setattr(module, "SPAN_BYTES", 1 << 14)
+    monkeypatch.setattr(os, "cpu_count", lambda: num_cores)
+    save_file({f"x{number}": torch.zeros(file_bytes // 32, 8) for number in range(3)}, tmp_path / "model.safetensors")
+    sizes = []
+    empty = torch.empty
+
+    def recorded(size, **options):
+        sizes.append(size)
+        return empty(size, **options)
+
+    monkeypatch.setattr(torch, "empty", recorded)
+    stored = find_tensors(tmp_path)
+    total = sum(tensor.num_bytes for tensor in stored.values())
+    assert sum(piece.num_bytes for piece in read_shards(stored, CPU)) == total
+    assert len(sizes) == min(num_cores, module.MAX_READERS) + 1
+    assert sum(1 << (size - 1).bit_length() for size in sizes) <= min(total, 9 << 14)
+
+
 def test_nothing_to_read_is_nothing():
     """No tensors, no pieces."""
     assert list(read_shards({}, CPU)) == []
@@ -143,19 +164,30 @@ def test_overlapping_tensors_are_refused_by_the_header(tmp_path):
         find_tensors(tmp_path)
 
 
+def pinned_bytes():
+    """Host memory that torch's allocator has pinned, in use or not. Without a CUDA context there are no such counts."""
+    torch.cuda.init()
+    return torch.cuda.memory.host_memory_stats()["allocated_bytes.current"]
+
+
 @pytest.mark.gpu
 def test_a_gpu_gets_the_same_and_keeps_no_host_memory(tmp_path, monkeypatch):
     """Small spans, many of them, through pinned buffers that are reused; what was pinned for it is given back."""
     monkeypatch.setattr(module, "SPAN_BYTES", 4_096)
     make_fixture("qwen3", tmp_path)
-    pinned = torch.cuda.memory.host_memory_stats()["allocated_bytes.current"]
+    torch._C._host_emptyCache()
+    before = pinned_bytes()
+    pieces = read_shards(find_tensors(tmp_path), torch.device("cuda"))
+    assert next(pieces).rows.is_pinned()
+    assert pinned_bytes() > before
+    pieces.close()
     for dtype in (None, torch.bfloat16):
         here, there = (load_checkpoint(tmp_path, dtype=dtype, device=device).params for device in ("cpu", "cuda"))
         assert torch.equal(here.embedding, there.embedding.cpu())
         for ours, theirs in zip(here.layers, there.layers, strict=True):
             for name in ("qkv_weight", "output_weight", "gate_up_weight", "down_weight", "input_norm", "q_norm"):
                 assert torch.equal(getattr(ours, name), getattr(theirs, name).cpu())
-    assert torch.cuda.memory.host_memory_stats()["allocated_bytes.current"] <= pinned
+    assert pinned_bytes() <= before
 
 
 def test_the_fixture_loads_through_any_span(tmp_path, monkeypatch):

@@ -18,7 +18,7 @@ LENGTHS = (512, 2048, 8192, 32768)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Say it on stdout. Returns 1 where the model is not supported."""
+    """Say it on stdout. Returns 1 where the model is not supported, or has no tokenizer that can be loaded."""
     parser = argparse.ArgumentParser(
         prog="nanofn info",
         description="Say what a model is and what fits on this machine, from its files' headers alone.",
@@ -33,7 +33,7 @@ def run(arguments: Sequence[str]) -> int:
     facts = inspect_model(locate(given.model, given.revision))
     for name, text in describe(facts, device, options):
         sys.stdout.write(f"{name:<15} {text}\n")
-    return int(facts.refusal is not None)
+    return int(facts.refusal is not None or facts.tokenizer_obstacle is not None)
 
 
 def describe(facts: ModelFacts, device: torch.device, options: EngineOptions) -> Iterator[tuple[str, str]]:
@@ -47,6 +47,8 @@ def describe(facts: ModelFacts, device: torch.device, options: EngineOptions) ->
         return
     found = fit(facts.config, device, options)
     yield "supported", "yes"
+    if facts.tokenizer_obstacle is not None:
+        yield "tokenizer", f"no: {facts.tokenizer_obstacle}"
     yield "longest text", f"{facts.config.max_position_embeddings:,} tokens"
     dtype = str(found.dtype).removeprefix("torch.")
     yield "K/V", f"{block_bytes(facts.config, 1, dtype=found.dtype):,} bytes a token in {dtype}"

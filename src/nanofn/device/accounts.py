@@ -66,10 +66,15 @@ def check_sizes(config: ModelConfig, source: Source) -> None:
     Raises:
         CheckpointError: It has.
     """
-    sizes = {
-        "num_hidden_layers": config.num_layers,
-        "num_experts": 0 if config.experts is None else config.experts.num_experts,
-    }
+    sizes = {"num_hidden_layers": config.num_layers}
+    if config.experts is not None:
+        num_mixtures = config.experts.num_mixtures(config.num_layers)
+        sizes |= {
+            "num_experts": config.experts.num_experts,
+            f"num_experts {config.experts.num_experts} in {num_mixtures} layers, in all": (
+                config.experts.num_experts * num_mixtures
+            ),
+        }
     for name, size in sizes.items():
         if size > len(source.stored):
             raise CheckpointError(

@@ -21,5 +21,7 @@ def typed_errors(path: str | Path) -> Iterator[None]:
         yield
     except NanofnError:
         raise
-    except (ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError) as error:
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read ({error}); check its permissions and its disk") from error
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path} holds what no checkpoint does ({type(error).__name__}: {error})") from error

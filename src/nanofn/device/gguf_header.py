@@ -16,6 +16,8 @@ from nanofn.errors import CheckpointError, UnsupportedModelError
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
 _VERSIONS = (2, 3)
+MAX_ITEMS = 1 << 22
+"""Of a list: many times the longest vocabulary. A value takes several times its bytes in the file, so a wrong count would."""
 
 
 @frozen
@@ -97,6 +99,8 @@ class _Cursor:
             return self.string()
         if type_id == _ARRAY:
             element, number = self.scalar("I"), self.scalar("Q")
+            if number > MAX_ITEMS:
+                raise ValueError(f"a list of {number} values at {self.place}, at most {MAX_ITEMS} are read")
             if element in _SCALARS:
                 return list(self.scalars(_SCALARS[element], number))
             return [self.value(element) for _ in range(number)]

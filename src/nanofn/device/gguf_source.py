@@ -1,6 +1,7 @@
 """gguf_source: a GGUF file as a checkpoint, its weights dequantised as they are read."""
 
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from math import prod
 from pathlib import Path
 from types import ModuleType
@@ -31,6 +32,7 @@ def gguf_source(path: Path) -> Source:
     config_json = config_json_of(header, path)
     of_type = {kind.value: kind for kind in gguf.GGMLQuantizationType}
     stored = {transformers_name(tensor.name): _stored(path, tensor, header, of_type, gguf) for tensor in header.tensors}
+    _refuse_overlaps(path, stored, len(header.tensors))
     interleaved = _interleaved_heads(config_json)
 
     def read(wanted: Mapping[str, StoredTensor], _device: torch.device) -> Iterator[Piece]:
@@ -89,6 +91,19 @@ def _stored(
     return StoredTensor(
         file=path, dtype=kind.name, shape=tensor.shape, first_byte=tensor.first_byte, num_bytes=num_bytes
     )
+
+
+def _refuse_overlaps(path: Path, stored: Mapping[str, StoredTensor], num_tensors: int) -> None:
+    """Raise where two tensors have the same name, or the same bytes."""
+    if len(stored) != num_tensors:
+        raise CheckpointError(f"{path} is damaged: some of its {num_tensors} tensors share a name; download it again")
+    in_order = sorted(stored.items(), key=lambda item: item[1].first_byte)
+    for (name, one), (other_name, other) in pairwise(in_order):
+        if other.first_byte < one.first_byte + one.num_bytes:
+            raise CheckpointError(
+                f"{path} is damaged: {other_name} begins at byte {other.first_byte}, before {name} ends at "
+                f"{one.first_byte + one.num_bytes}; copy or download it again"
+            )
 
 
 def _interleaved_heads(config_json: Mapping[str, Any]) -> dict[str, int]:

@@ -98,9 +98,14 @@ def _draw(stored: Mapping[str, StoredTensor], device: torch.device) -> Iterator[
 
 
 def _least_numbers(config: ModelConfig) -> int:
-    """Bound the number of weights from below, before they are listed: Q and output of each layer, a row of each expert."""
-    num_experts = 0 if config.experts is None else config.experts.num_experts
-    return config.hidden_size * (2 * config.num_layers * config.num_heads * config.head_dim + num_experts)
+    """Bound the number of weights from below, before they are listed: Q and output of each layer, and the experts."""
+    numbers = 2 * config.hidden_size * config.num_layers * config.num_heads * config.head_dim
+    if (experts := config.experts) is not None:
+        numbers += (
+            3 * config.hidden_size * experts.intermediate_size
+            * experts.num_experts * experts.num_mixtures(config.num_layers)
+        )  # fmt: skip
+    return numbers
 
 
 def _check_room(folder: Path, num_bytes: int, device: torch.device | str) -> None:

@@ -76,7 +76,9 @@ def read_shards(stored: Mapping[str, StoredTensor], device: torch.device) -> Ite
     file_bytes = Counter[Path]()
     for tensor in stored.values():
         file_bytes[tensor.file] += tensor.num_bytes
-    spans = list(spans_of(stored, min(SPAN_BYTES, max(file_bytes.values(), default=0) // num_buffers)))
+    # Pinned memory comes in powers of two: what a buffer is short of one would be taken all the same.
+    share = _power_of_two(max(file_bytes.values(), default=0) // num_buffers)
+    spans = list(spans_of(stored, min(SPAN_BYTES, share)))
     size = max((span.num_bytes for span in spans), default=0)
     left = iter(spans)
     with ThreadPoolExecutor(num_readers) as readers:
@@ -114,6 +116,11 @@ def spans_of(stored: Mapping[str, StoredTensor], max_bytes: int) -> Iterator[Spa
             end = place + rows.num_bytes
     if start is not None:
         yield Span(start.file, start.dtype, first_byte, tuple(pending))
+
+
+def _power_of_two(number: int) -> int:
+    """Round down; 0 stays."""
+    return 1 << number.bit_length() >> 1
 
 
 def _fill(buffer: Tensor, span: Span) -> None:

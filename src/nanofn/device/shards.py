@@ -12,6 +12,9 @@ from nanofn.errors import CheckpointError
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 
+MAX_HEADER_BYTES = 100_000_000
+"""The format allows no more. A length is a number in the file, so a wrong one must not decide how much is parsed."""
+
 _AGAIN = "copy or download it again"
 _LFS = b"version https://git-lfs"
 _ITEM_BYTES = {"F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "BF16": 2, "F16": 2, "I16": 2, "U16": 2}
@@ -26,7 +29,9 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise CheckpointError(f"{path.parent} has no {path.name}; give a folder with a whole checkpoint") from None
+        raise CheckpointError(
+            f"{path.parent} has no {path.name}; give a folder with a whole checkpoint, or a GGUF file"
+        ) from None
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be read as JSON ({error}); {_AGAIN}") from error
     if not isinstance(value, dict):
@@ -44,11 +49,19 @@ def find_tensors(folder: Path) -> dict[str, StoredTensor]:
         return _find_sharded(folder)
     if (folder / SINGLE).exists():
         return _read_header(folder / SINGLE)
+    if broken := [name for name in (INDEX, SINGLE) if (folder / name).is_symlink()]:
+        raise CheckpointError(
+            f"{folder / broken[0]} is a link to {(folder / broken[0]).readlink()}, which is not there; {_AGAIN}"
+        )
     found = sorted(path.name for path in folder.iterdir() if path.suffix in {".safetensors", ".bin", ".pth"})
     others = f"; it has {', '.join(found[:8])}, which nanofn does not load" if found else ""
-    raise CheckpointError(
-        f"{folder} has neither {SINGLE} nor {INDEX}{others}; give a checkpoint in safetensors format, or a GGUF file"
+    own = [name for name in found if name.endswith(".safetensors")]
+    advice = (
+        f"rename {own[0]} to {SINGLE} if it holds all weights"
+        if len(own) == 1
+        else "give a checkpoint in safetensors format, or a GGUF file"
     )
+    raise CheckpointError(f"{folder} has neither {SINGLE} nor {INDEX}{others}; {advice}")
 
 
 def _find_sharded(folder: Path) -> dict[str, StoredTensor]:
@@ -61,7 +74,7 @@ def _find_sharded(folder: Path) -> dict[str, StoredTensor]:
     if missing := [name for name in names if not (folder / name).exists()]:
         raise CheckpointError(
             f"{folder} lacks {len(missing)} of {len(names)} shards that {INDEX} names: {', '.join(missing)}; "
-            "download what is missing"
+            "download what is missing" + f", or remove the index if {SINGLE} is whole" * (folder / SINGLE).exists()
         )
     headers = {name: _read_header(folder / name) for name in names}
     _check_index(weight_map, headers)
@@ -84,6 +97,8 @@ def _read_header(path: Path) -> dict[str, StoredTensor]:
 
     The format: eight bytes with the header's length, the header in JSON, then the tensors without gaps.
     """
+    if not path.is_file():  # a pipe would be waited for
+        raise CheckpointError(f"{path} is not a file; {_AGAIN}")
     size = path.stat().st_size
     with path.open("rb") as file:
         start = file.read(8)
@@ -93,6 +108,11 @@ def _read_header(path: Path) -> dict[str, StoredTensor]:
         if len(start) < 8 or 8 + header_bytes > size:
             raise CheckpointError(
                 f"{path} is truncated: it has {size} bytes, its header alone would end at {8 + header_bytes}; {_AGAIN}"
+            )
+        if header_bytes > MAX_HEADER_BYTES:
+            raise CheckpointError(
+                f"{path} has a damaged header: it would have {header_bytes} bytes, the format allows {MAX_HEADER_BYTES}; "
+                f"{_AGAIN}"
             )
         file.seek(8)
         raw = file.read(header_bytes)

@@ -41,15 +41,19 @@ def find_gguf(path: str | Path) -> Path | None:
         CheckpointError: The folder has several, and no safetensors.
     """
     path = Path(path)
-    if path.suffix == ".gguf" and not path.is_dir():
+    if _is_gguf(path):
         return path
     if not path.is_dir() or any((path / name).exists() for name in (SINGLE, INDEX)):
         return None
-    found = sorted(path.glob("*.gguf"))
+    found = sorted(filter(_is_gguf, path.iterdir()))
     if len(found) > 1:
         names = ", ".join(file.name for file in found[:8])
         raise CheckpointError(f"{path} has {len(found)} GGUF files ({names}); give the path of one")
     return found[0] if found else None
+
+
+def _is_gguf(path: Path) -> bool:
+    return path.suffix.lower() == ".gguf" and not path.is_dir()
 
 
 def read_config_json(folder: Path) -> dict[str, Any]:

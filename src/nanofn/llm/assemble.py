@@ -20,7 +20,7 @@ from nanofn.device.kernel_support import obstacle
 from nanofn.device.memory import CPU_SHARE, free_bytes, pool_size, room_on
 from nanofn.device.precompile import NUM_THREADS, request_kernels
 from nanofn.device.trial import working_bytes
-from nanofn.errors import ConfigError
+from nanofn.errors import CheckpointError, ConfigError, ParameterError
 from nanofn.event_log import LogWriter
 from nanofn.llm.locate import embedded_model, load_tokenizer_of, locate
 from nanofn.llm.options import EngineOptions
@@ -89,7 +89,9 @@ def assemble(options: EngineOptions) -> Parts:
         with room_on(device, str(path), "free some, or use a narrower dtype or a smaller model"):
             dtype = pick_dtype(options.dtype, device)
             checkpoint = load_checkpoint(path, dtype=dtype, device=device, is_dummy=is_dummy)
-        tokenizer = load_tokenizer_of(path if options.tokenizer is None else locate(options.tokenizer))
+        tokenizer = load_tokenizer_of(
+            path if options.tokenizer is None else locate(options.tokenizer, with_weights=False)
+        )
     default_params, left_out = read_generation_defaults(checkpoint.generation_defaults)
     why_plain = obstacle(checkpoint.config, device) if device.type == "cuda" else None
     is_fused = device.type == "cuda" and why_plain is None
@@ -138,11 +140,17 @@ def read_generation_defaults(defaults: Mapping[str, Any]) -> tuple[SamplingParam
 
     Returns:
         The parameters, and the fields that it sets and that are not built yet: those are left out.
+
+    Raises:
+        CheckpointError: A value is out of its range.
     """
     given = {
         ours: defaults[theirs] for theirs, ours in _FROM_GENERATION_CONFIG.items() if defaults.get(theirs) is not None
     }
-    left_out = unbuilt_fields(SamplingParams(**given))
+    try:
+        left_out = unbuilt_fields(SamplingParams(**given))
+    except ParameterError as error:
+        raise CheckpointError(f"generation_config.json cannot be used: {error}. Correct it, or remove it") from error
     return SamplingParams(**{name: value for name, value in given.items() if name not in left_out}), left_out
 
 

@@ -6,9 +6,12 @@ from pathlib import Path
 from nanofn.device.gguf_header import read_gguf_header
 from nanofn.device.hub import fetch_from_hub, is_hub_name
 from nanofn.device.sources import find_gguf
-from nanofn.errors import ConfigError
-from nanofn.text.gguf_tokenizer import gguf_tokenizer
+from nanofn.errors import ConfigError, UnsupportedModelError
+from nanofn.text.gguf_tokenizer import gguf_tokenizer, refuse_unknown_tokenizer
 from nanofn.text.tokenizer import Tokenizer, load_tokenizer
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
+"""A folder without any of them has no tokenizer."""
 
 
 def embedded_model() -> Path:
@@ -43,3 +46,20 @@ def load_tokenizer_of(path: Path) -> Tokenizer:
     """
     gguf = find_gguf(path)
     return load_tokenizer(path) if gguf is None else gguf_tokenizer(read_gguf_header(gguf).metadata)
+
+
+def tokenizer_obstacle(path: Path) -> str | None:
+    """Say why there is no tokenizer to load, as far as names and headers tell; None where there may be one.
+
+    Raises:
+        CheckpointError: A GGUF file cannot be read.
+    """
+    if (gguf := find_gguf(path)) is not None:
+        try:
+            refuse_unknown_tokenizer(read_gguf_header(gguf).metadata)
+        except UnsupportedModelError as error:
+            return str(error)
+        return None
+    if any((path / name).exists() for name in TOKENIZER_FILES):
+        return None
+    return f"{path} has none of {', '.join(TOKENIZER_FILES)}. Pass tokenizer=FOLDER"

@@ -4,20 +4,22 @@ import contextlib
 from collections import Counter
 from math import prod
 from pathlib import Path
+from typing import cast
 
 import torch
-from attrs import frozen
+from attrs import evolve, frozen
 
 from nanofn.device.accounts import check_accounts, check_sizes
 from nanofn.device.damage import typed_errors
 from nanofn.device.memory import CPU_SHARE, PoolSize, free_bytes, pool_size
 from nanofn.device.sources import open_source
-from nanofn.device.stored import Source
-from nanofn.device.tensor_names import all_parameters
+from nanofn.device.stored import DTYPES, Source
+from nanofn.device.tensor_names import all_parameters, outer_parameters
 from nanofn.errors import ConfigError, UnsupportedModelError
 from nanofn.llm.assemble import pick_dtype
+from nanofn.llm.locate import tokenizer_obstacle
 from nanofn.llm.options import EngineOptions
-from nanofn.model.config import ModelConfig, from_dict
+from nanofn.model.config import DtypeName, ModelConfig, from_dict
 from nanofn.model.kv_cache import block_bytes
 
 
@@ -28,8 +30,9 @@ class ModelFacts:
     Attributes:
         path: Folder or file.
         model_type: As the checkpoint says it.
-        config: None where the model is not supported.
+        config: None where the model is not supported. Its dtype is the embedding's where the checkpoint declares none.
         refusal: Why it is not, or None.
+        tokenizer_obstacle: Why it has no tokenizer that can be loaded, or None.
         num_parameters: Numbers in all stored tensors.
         dtypes: (stored dtype, tensors, numbers), the most numbers first.
         file_bytes: Of all stored tensors.
@@ -39,6 +42,7 @@ class ModelFacts:
     model_type: str
     config: ModelConfig | None
     refusal: str | None
+    tokenizer_obstacle: str | None
     num_parameters: int
     dtypes: tuple[tuple[str, int, int], ...]
     file_bytes: int
@@ -83,6 +87,7 @@ def _facts(source: Source) -> ModelFacts:
         model_type=str(source.config_json.get("model_type")),
         config=config,
         refusal=refusal,
+        tokenizer_obstacle=tokenizer_obstacle(source.path),
         num_parameters=numbers.total(),
         dtypes=tuple((dtype, counts[dtype], number) for dtype, number in numbers.most_common()),
         file_bytes=sum(tensor.num_bytes for tensor in source.stored.values()),
@@ -96,6 +101,9 @@ def _read(source: Source) -> tuple[ModelConfig | None, str | None]:
         check_accounts(config, all_parameters(config), source)
     except UnsupportedModelError as error:
         return None, str(error)
+    if config.dtype is None:
+        embedding = source.stored[outer_parameters(config)[0].sources[0].name]
+        config = evolve(config, dtype=cast("DtypeName", str(DTYPES[embedding.dtype]).removeprefix("torch.")))
     return config, None
 
 

@@ -36,6 +36,11 @@ class ExpertsConfig:
         """Whether a layer, counted from 0, is a mixture."""
         return layer not in self.dense_layers and (layer + 1) % self.sparse_step == 0
 
+    def num_mixtures(self, num_layers: int) -> int:
+        """Count the mixtures among so many layers, without going through them."""
+        dense = (layer for layer in self.dense_layers if 0 <= layer < num_layers)
+        return num_layers // self.sparse_step - sum((layer + 1) % self.sparse_step == 0 for layer in dense)
+
 
 def read_experts(config_json: Mapping[str, Any]) -> ExpertsConfig:
     """Read a mixture as Qwen3-MoE describes it.

@@ -11,6 +11,7 @@ from typing import Any
 from nanofn.errors import CheckpointError, UnsupportedModelError
 from nanofn.text.tokenizer import Tokenizer
 
+_PREFIX = "tokenizer.ggml."
 _CONTROL, _USER_DEFINED, _UNUSED = 3, 4, 5
 """Values of tokenizer.ggml.token_type: special tokens, ordinary ones that are never cut, rows without a token."""
 
@@ -27,17 +28,8 @@ def gguf_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer:
         UnsupportedModelError: It is of another kind, or cuts text by a rule that is not known here.
         CheckpointError: The metadata lack it, or contradict each other.
     """
-    of = {key.removeprefix("tokenizer.ggml."): value for key, value in metadata.items()}
-    if (model := of.get("model")) != "gpt2":
-        raise UnsupportedModelError(
-            f"tokenizer.ggml.model {model!r} is not supported; supported is 'gpt2' (byte-level BPE). Pass tokenizer=FOLDER "
-            "with the model's own tokenizer.json"
-        )
-    if (pre := of.get("pre")) not in _RULES:
-        raise UnsupportedModelError(
-            f"tokenizer.ggml.pre {pre!r} is not supported; supported are {', '.join(sorted(_RULES))}. Pass "
-            "tokenizer=FOLDER with the model's own tokenizer.json"
-        )
+    refuse_unknown_tokenizer(metadata)
+    of = {key.removeprefix(_PREFIX): value for key, value in metadata.items()}
     try:
         return _build(of, metadata.get("tokenizer.chat_template"))
     except Exception as error:  # the tokenizer library raises the bare class
@@ -45,6 +37,25 @@ def gguf_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer:
             f"the GGUF file's tokenizer cannot be rebuilt ({type(error).__name__}: {error}); download the file again, or "
             "pass tokenizer=FOLDER"
         ) from error
+
+
+def refuse_unknown_tokenizer(metadata: Mapping[str, Any]) -> None:
+    """Raise unless a file's tokenizer is of a kind that can be rebuilt.
+
+    Raises:
+        UnsupportedModelError: It is of another kind, or cuts text by a rule that is not known here.
+    """
+    if (model := metadata.get(f"{_PREFIX}model")) != "gpt2":
+        raise UnsupportedModelError(
+            f"tokenizer.ggml.model {model!r} is not supported; supported is 'gpt2' (byte-level BPE). Pass tokenizer=FOLDER "
+            "with the model's own tokenizer.json"
+        )
+    pre = metadata.get(f"{_PREFIX}pre")
+    if not isinstance(pre, str) or pre not in _RULES:
+        raise UnsupportedModelError(
+            f"tokenizer.ggml.pre {pre!r} is not supported; supported are {', '.join(sorted(_RULES))}. Pass "
+            "tokenizer=FOLDER with the model's own tokenizer.json"
+        )
 
 
 def _build(of: Mapping[str, Any], chat_template: str | None) -> Tokenizer:
