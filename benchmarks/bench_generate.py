@@ -211,7 +211,7 @@ def run_works(given: argparse.Namespace, folder: Path, ceilings: Ceilings | None
 def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     """Measure, print a table and record it."""
     given = read_arguments(arguments)
-    ceilings = find_ceilings(given.ceilings)
+    ceilings = None if given.works == [START_UP] else find_ceilings(given.ceilings)
     if given.model not in PUBLISHED:
         return run_works(given, Path(given.model), ceilings)
     with tempfile.TemporaryDirectory() as passing:

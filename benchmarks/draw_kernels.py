@@ -156,10 +156,25 @@ def sample(lines: Sequence[Line], _: Sequence[Line]) -> list[Panel]:
     return [Panel("Sampler, 256 × 151,936 logits", "µs", names, series, limit, target)]
 
 
+def adjust(lines: Sequence[Line], _: Sequence[Line]) -> list[Panel]:
+    """Microseconds at 256 rows of 151,936 bf16 logits, by what all rows ask for."""
+    mine = latest(lines, ("rows", "asked"))
+    found = {asked: line for (rows, asked), line in mine.items() if rows == 256}
+    names = [asked.replace(", ", ",\n").replace("=", "\n= ") for asked in found]
+    limit: Values = [line["limit"] for line in found.values()]
+    series: dict[str, Values] = {"nanofn": [line["median"] for line in found.values()]}
+    return [Panel("Adjusted logits and log-probabilities, 256 × 151,936", "µs", names, series, limit)]
+
+
 DRAWN: dict[str, Callable[[Sequence[Line], Sequence[Line]], list[Panel]]] = {
-    function.__name__: function for function in (paged_decode, norm_rope_store, paged_prefill, linear, sample)
+    function.__name__: function for function in (paged_decode, norm_rope_store, paged_prefill, linear, sample, adjust)
 }
 """What makes the panels of `docs/kernels/NAME.svg` out of the lines of `results/NAME.jsonl` and of the peers."""
+
+
+def recorded() -> list[str]:
+    """Name the kernels that have records: the others have no picture yet."""
+    return [name for name in DRAWN if (RESULTS / f"{name}.jsonl").exists()]
 
 
 def panels_of(name: str) -> list[Panel]:
@@ -205,12 +220,14 @@ def _draw_panel(axes, panel: Panel) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Draw the named kernels, or all."""
+    """Draw the named kernels, or all that are recorded."""
     parser = argparse.ArgumentParser(description="Draw what the kernels' benchmarks recorded.")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(DRAWN)}; default: all")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"of {', '.join(DRAWN)}; default: all that are recorded"
+    )
     parser.add_argument("--folder", type=Path, default=PAGES)
     given = parser.parse_args(arguments)
-    for name in given.names or DRAWN:
+    for name in given.names or recorded():
         draw(panels_of(name), given.folder / f"{name}.svg")
 
 

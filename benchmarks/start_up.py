@@ -27,12 +27,12 @@ def start_up_times(folder: Path, options: dict[str, Any], num_repeats: int) -> d
     for _ in range(num_repeats):
         with tempfile.TemporaryDirectory() as caches:
             for state in ("cold", "warm"):
-                _read_all(folder)
-                times[state].append(_run(folder, options, Path(caches)))
+                read_all(folder)
+                times[state].append(fresh_start(Path(__file__), folder, options, Path(caches)))
     return times
 
 
-def _read_all(folder: Path) -> None:
+def read_all(folder: Path) -> None:
     """Bring a folder's files into the page cache."""
     for path in folder.iterdir():
         with path.open("rb") as file:
@@ -40,14 +40,15 @@ def _read_all(folder: Path) -> None:
                 pass
 
 
-def _run(folder: Path, options: dict[str, Any], caches: Path) -> dict[str, float]:
+def fresh_start(program: Path, folder: Path, options: dict[str, Any], caches: Path) -> dict[str, Any]:
+    """Run a program, this one or another, on a checkpoint in a process of its own; its last line is what it found."""
     environment = os.environ | {name: str(caches / name.lower()) for name in CACHES}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-    command = [sys.executable, __file__, str(folder), json.dumps(options)]
+    command = [sys.executable, str(program), str(folder), json.dumps(options)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     if done.returncode:
         raise RuntimeError(f"the engine did not start:\n{done.stderr}")
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 

@@ -54,29 +54,20 @@ def _merge_splits(
 
 
 @jit
-def _decode_item(
-    out_ptr, query_ptr, k_ptr, v_ptr, ids_ptr, scratch_ptr, sums_ptr, arrived_ptr,
-    entry, start, stop, slot, first_slot, num_splits, head, logit_scale, v_scale,
-    out_stride_seq, out_stride_head, query_stride_seq, query_stride_head, blocks_stride,
+def _attend_tiles(
+    ids, query_ptr, k_ptr, v_ptr, ids_ptr, entry, start, stop, head, logit_scale, query_stride_seq, query_stride_head,
     K_STRIDE_BLOCK: tl.constexpr, K_STRIDE_SLOT: tl.constexpr, K_STRIDE_HEAD: tl.constexpr,
     V_STRIDE_BLOCK: tl.constexpr, V_STRIDE_SLOT: tl.constexpr, V_STRIDE_HEAD: tl.constexpr,
-    NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, GROUP_ROWS: tl.constexpr, HEAD_DIM: tl.constexpr, HEAD_COLS: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, SPLIT: tl.constexpr, MAX_SPLITS: tl.constexpr, MERGE_ROWS: tl.constexpr,
-    UPCAST: tl.constexpr,
+    GROUP: tl.constexpr, GROUP_ROWS: tl.constexpr, HEAD_DIM: tl.constexpr, HEAD_COLS: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
-    """One item and K/V head: softmax(q k^T) v over [start, stop), and the merge if it is an entry's last to finish."""
+    """acc = sum_t 2^(l_t - m) v_t, m = max_t l_t and sum_t 2^(l_t - m) over [start, stop); `ids` are the first tile's."""
     member = tl.arange(0, GROUP_ROWS)
     dim = tl.arange(0, HEAD_COLS)
     token = tl.arange(0, TILE)
     in_group = member[:, None] < GROUP
     in_head = dim[None, :] < HEAD_DIM
     compute: tl.constexpr = tl.float32 if UPCAST else query_ptr.dtype.element_ty
-
-    # The first tile's ids do not wait for the item: what lies past `stop` is read here and never followed.
-    if BLOCK_SIZE % TILE == 0:
-        ids = tl.load(ids_ptr)
-    else:
-        ids = tl.load(ids_ptr + tl.minimum(token // BLOCK_SIZE, blocks_stride - 1))
     query_row = query_ptr + entry.to(tl.int64) * query_stride_seq + (head * GROUP + member[:, None]) * query_stride_head
     q = tl.load(query_row + dim[None, :], mask=in_group & in_head & (start < stop), other=0.0).to(compute)
     first_block = start // BLOCK_SIZE
@@ -112,6 +103,36 @@ def _decode_item(
         total = total * shrink + tl.sum(weights, 1)
         acc = tl.dot(weights.to(compute), v, acc=acc * shrink[:, None], input_precision="ieee", out_dtype=tl.float32)
         maximum = new_maximum
+    return acc, maximum, total
+
+
+@jit
+def _decode_item(
+    out_ptr, query_ptr, k_ptr, v_ptr, ids_ptr, scratch_ptr, sums_ptr, arrived_ptr,
+    entry, start, stop, slot, first_slot, num_splits, head, logit_scale, v_scale,
+    out_stride_seq, out_stride_head, query_stride_seq, query_stride_head, blocks_stride,
+    K_STRIDE_BLOCK: tl.constexpr, K_STRIDE_SLOT: tl.constexpr, K_STRIDE_HEAD: tl.constexpr,
+    V_STRIDE_BLOCK: tl.constexpr, V_STRIDE_SLOT: tl.constexpr, V_STRIDE_HEAD: tl.constexpr,
+    NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, GROUP_ROWS: tl.constexpr, HEAD_DIM: tl.constexpr, HEAD_COLS: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, SPLIT: tl.constexpr, MAX_SPLITS: tl.constexpr, MERGE_ROWS: tl.constexpr,
+    UPCAST: tl.constexpr,
+):  # fmt: skip
+    """One item and K/V head: softmax(q k^T) v over [start, stop), and the merge if it is an entry's last to finish."""
+    member = tl.arange(0, GROUP_ROWS)
+    dim = tl.arange(0, HEAD_COLS)
+    in_group = member[:, None] < GROUP
+    in_head = dim[None, :] < HEAD_DIM
+
+    # The first tile's ids do not wait for the item: what lies past `stop` is read here and never followed.
+    if BLOCK_SIZE % TILE == 0:
+        ids = tl.load(ids_ptr)
+    else:
+        ids = tl.load(ids_ptr + tl.minimum(tl.arange(0, TILE) // BLOCK_SIZE, blocks_stride - 1))
+    acc, maximum, total = _attend_tiles(
+        ids, query_ptr, k_ptr, v_ptr, ids_ptr, entry, start, stop, head, logit_scale, query_stride_seq, query_stride_head,
+        K_STRIDE_BLOCK, K_STRIDE_SLOT, K_STRIDE_HEAD, V_STRIDE_BLOCK, V_STRIDE_SLOT, V_STRIDE_HEAD,
+        GROUP, GROUP_ROWS, HEAD_DIM, HEAD_COLS, BLOCK_SIZE, TILE, UPCAST,
+    )  # fmt: skip
 
     NUM_HEADS: tl.constexpr = NUM_KV_HEADS * GROUP
     out_head = out_ptr + entry.to(tl.int64) * out_stride_seq + head * GROUP * out_stride_head

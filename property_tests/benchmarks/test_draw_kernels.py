@@ -4,7 +4,7 @@ import importlib.util
 
 import pytest
 
-from draw_kernels import DRAWN, PAGES, PEERS, Panel, draw, latest, linear, paged_decode, panels_of
+from draw_kernels import PAGES, PEERS, Panel, adjust, draw, latest, linear, paged_decode, panels_of, recorded
 from report_generate import read_lines
 
 
@@ -56,7 +56,19 @@ def test_the_librarys_products_are_added_up():
     assert (first.limit, first.target, second.target) == ([7.0], [19.0], [None])
 
 
-@pytest.mark.parametrize("name", DRAWN)
+def test_what_rows_ask_for_is_shown_at_the_largest_batch():
+    """Of adjusted logits the lines of 256 rows are drawn, a bar for each thing that is asked for."""
+    lines = [
+        {"kernel": "adjust", "rows": rows, "asked": asked, "median": 2.0 * rows, "limit": 1.0 * rows}
+        for rows in (1, 256)
+        for asked in ("penalties, min_tokens", "logprobs=5")
+    ]
+    (panel,) = adjust(lines, [])
+    assert panel.groups == ["penalties,\nmin_tokens", "logprobs\n= 5"]
+    assert (panel.series, panel.limit) == ({"nanofn": [512.0, 512.0]}, [256.0, 256.0])
+
+
+@pytest.mark.parametrize("name", recorded())
 def test_every_picture_is_on_its_page_and_has_what_it_shows(name):
     """The committed records make whole panels, and the page of the same name includes the picture."""
     assert f"]({name}.svg)" in (PAGES / f"{name}.md").read_text(encoding="utf-8")
