@@ -12,8 +12,9 @@ from nanofn_kernels.work_list import max_item_blocks, max_items, work_list
 DEVICE = torch.device("cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu")
 """The GPU where there is one; else the CPU, under the interpreter where `nox -s tests` runs these tests."""
 
-TOLERANCE = {torch.float32: 2e-6, torch.float16: 5e-4, torch.bfloat16: 4e-3}
-"""Largest relative error in norm against float64, rounding of the result included; measured, times about 1.2."""
+TOLERANCE = {torch.float32: 2e-6, torch.float16: 5e-4, torch.bfloat16: 2**-7 if INTERPRETED else 4e-3}
+"""Largest relative error in norm against float64, rounding of the result included; measured, times about 1.2. Triton's
+interpreter cuts what it stores as bf16 instead of rounding it: each number may be a whole unit in the last place too small."""
 
 
 def error(actual: Tensor, expected: Tensor) -> float:
