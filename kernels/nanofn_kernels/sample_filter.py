@@ -269,7 +269,7 @@ def _filter_kernel(
 ):  # fmt: skip
     """bounds = (last kept value, last kept id of that value, largest logit, log(min_p)) of a row.
 
-    Program i does row i if its state is 2.
+    Program i does row i if its state is 2 and its largest logit is finite.
     Traffic: element_bytes * vocab_size a row from memory, and 2 to 3 times as much from L2.
     """
     if PDL:
@@ -303,6 +303,10 @@ def _filter_kernel(
             x = tl.load(logits + first + line, mask=first + line < vocab_size, other=float("-inf")).to(tl.float32)
             tops = tl.maximum(tops, tl.max(x, 1))
         peak = tl.max(tops, 0)
+    # A row without a distribution has no end: its weights are NaN, and no pivot would narrow the search. It is flagged by its
+    # logits, whatever its bounds are.
+    if (peak == float("inf")) | (peak == float("-inf")):
+        return
     end = key_of(tl.full([], float("-inf"), tl.float32), SHIFT)
     last_id = vocab_size
     low = end

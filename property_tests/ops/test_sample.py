@@ -146,6 +146,17 @@ def test_rows_without_a_distribution_are_flagged(options: dict) -> None:
     assert int(ids[3]) < 10
 
 
+@pytest.mark.filterwarnings("ignore:(invalid value|overflow) encountered")  # numpy, as above
+@pytest.mark.parametrize(("k", "p"), [(3000, 0.9), (0, 0.9)])
+def test_a_search_ends_in_rows_without_a_distribution(k: int, p: float) -> None:
+    """More ids than are gathered at once, and k too large for the short way: NaN as a target of top-p narrows nothing."""
+    rows = Rows(3, 9000, F32)
+    rows.logits[0, 7], rows.logits[1] = float("inf"), float("-inf")
+    given_filters = filters(3, [k], [p], None)
+    check(rows, **given_filters)
+    assert sample(*rows.arguments(), **given_filters)[1].tolist() == [True, True, False]
+
+
 @pytest.mark.parametrize("filtered", [False, True])
 def test_padding_is_not_read_or_written(filtered: bool) -> None:
     """NaN logits, wild parameters and the old contents of the outputs stay what they are."""
