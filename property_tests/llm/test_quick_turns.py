@@ -25,6 +25,17 @@ def test_turns_are_shorter_inside_and_as_before_afterwards():
         sys.setswitchinterval(before)
 
 
+def test_those_that_overlap_leave_the_turns_that_the_first_one_found():
+    """Two engines that start in two threads: the first to come is the first to go."""
+    before, first, second = sys.getswitchinterval(), quick_turns(), quick_turns()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert sys.getswitchinterval() == pytest.approx(TURN_S), "one is inside still"
+    second.__exit__(None, None, None)
+    assert sys.getswitchinterval() == before
+
+
 def hundred_turns():
     """Seconds that a thread takes which gives its turn away a hundred times, beside one that never does."""
     is_over = threading.Event()
