@@ -9,10 +9,11 @@ import pytest
 import torch
 from attrs import evolve
 
+from llm.recorded_graph import RecordedGraph
 from nanofn import LLM
 from nanofn.config import Limits
 from nanofn.device import decode_graphs, fused_executor, prefill_graphs, second_use
-from nanofn.device.capture import capture
+from nanofn.device.capture import Captured, capture
 from nanofn.device.checkpoint import load_checkpoint
 from nanofn.device.decode_graphs import bucket_sizes, make_bucket
 from nanofn.device.fused_executor import FusedExecutor
@@ -258,6 +259,23 @@ def test_a_prefill_that_there_is_no_room_to_capture_stays_as_it_was(checkpoint, 
         prefills.run(torch.zeros((3, 32), dtype=torch.int32), 20)
     assert (num_captures, steps) == (1, [32] * 4)
     assert sum("no memory to capture" in record.message for record in caplog.records) == 1
+
+
+def test_steps_that_were_captured_go_with_their_owner(checkpoint, monkeypatch):
+    """At once, without Python's collector: after a trial its memory would count twice, and a closed engine's stay."""
+    monkeypatch.setattr(second_use, "capture", lambda work, _: Captured(RecordedGraph(), work, work()))
+    memory = allocate_step_memory(checkpoint.params, LIMITS, CPU, depth=1, num_blocks=8)
+    prefills = PrefillGraphs(checkpoint.params, memory, LIMITS, prefill_layer, SecondUse("prefill steps", object()))
+    for _ in range(2):
+        prefills.run(torch.full((3, 32), -1, dtype=torch.int32), 20)
+    (key,) = prefills.graphs._captured
+    held = weakref.ref(prefills.graphs._captured[key])
+    gc.disable()
+    try:
+        del prefills
+        assert held() is None
+    finally:
+        gc.enable()
 
 
 def test_closing_an_engine_leaves_the_library_s_workspaces_to_others(checkpoint, monkeypatch):

@@ -74,18 +74,14 @@ class PrefillGraphs:
         """
         size = capture_size(num_tokens, self.limits.max_num_batched_tokens) if self.graphs.captures else None
         if size is None:
-            return self._prefill(chunks, -(-num_tokens // TOKEN_UNIT) * TOKEN_UNIT)
-        return self.graphs.run((size, chunks.shape[1]), partial(self._prefill, chunks, size))
+            return _prefill(self.params, self.memory, self.layer, chunks, -(-num_tokens // TOKEN_UNIT) * TOKEN_UNIT)
+        work = partial(_prefill, self.params, self.memory, self.layer, chunks, size)
+        return self.graphs.run((size, chunks.shape[1]), work)
 
-    def _prefill(self, chunks: Tensor, num_tokens: int) -> Tensor:
-        memory, tables = self.memory, self.memory.tables
-        return prefill(
-            self.params,
-            chunks,
-            num_tokens,
-            tables.tokens,
-            tables.block_table,
-            memory.kv_cache,
-            memory.cos_sin,
-            self.layer,
-        )
+
+def _prefill(params: ModelParams, memory: StepMemory, layer: Layer, chunks: Tensor, num_tokens: int) -> Tensor:
+    """Not a method: graphs hold it, and in a circle with their owner they would outlive it until Python collects."""
+    tables = memory.tables
+    return prefill(
+        params, chunks, num_tokens, tables.tokens, tables.block_table, memory.kv_cache, memory.cos_sin, layer
+    )

@@ -38,6 +38,10 @@ class SecondUse:
     def run(self, key: Hashable, work: Callable[[], Result]) -> Result:
         """Do some work. Where there is no room to capture it, it is launched as it is from then on, as slow as before.
 
+        Args:
+            key: What the work depends on.
+            work: Kept if it is captured. It must not lead back here: memory in a circle is not given back at once.
+
         Returns:
             What `work` returns. A captured one's result is the same memory each time.
         """
