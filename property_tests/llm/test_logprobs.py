@@ -142,6 +142,19 @@ def test_scheduling_moves_none_of_them(options, is_fused, logprobs_of, request):
         check_prompt(output, logprobs_of, 1)
 
 
+@pytest.mark.parametrize("is_fused", [False, True])
+def test_chunks_of_one_token_report_a_prompt_too(is_fused, logprobs_of, request):
+    """Steps of such chunks are decode steps otherwise, which know no hidden states."""
+    if is_fused:
+        request.getfixturevalue("fused")
+    options = {"max_model_len": 128, "max_num_seqs": 2, "max_num_batched_tokens": 2}
+    with LLM(**options) as engine:
+        params = SAMPLED.replace(logprobs=1, prompt_logprobs=1, max_tokens=3)
+        for output in engine.generate([[5, 6, 7, 8], [9, 10, 11]], params):
+            check_output(output, logprobs_of, 1)
+            check_prompt(output, logprobs_of, 1)
+
+
 @pytest.mark.parametrize("count", [0, 1, 5, -1])
 def test_those_of_a_prompt_are_log_softmax_too(count, llm, logprobs_of):
     """None for the first token, which nothing precedes; the actual token always first."""

@@ -147,12 +147,12 @@ class EagerExecutor:
 
     def _prompt_logprobs(self, step_plan: StepPlan, hidden: Tensor) -> tuple[PromptReport, ...]:
         assert self._params is not None
-        if self._rows.reported_prompts.isdisjoint(step_plan.entries.row):
+        if not self._rows.reports_prompts(step_plan.entries):
             return ()
         found, first = list[PromptReport | None](), 0
         for entry in step_plan.entries:
             start, last = self._rows.of(entry.row), first + entry.num_tokens
-            if start.sampling.prompt_logprobs is not None and entry.first_position + 1 < start.num_prompt_tokens:
+            if self._rows.reports_prompt(entry.row, entry.first_position):
                 tokens = self._tables.tokens[entry.row]
                 found.append(prompt_logprobs(self._params, hidden[first:last], tokens, start, entry.first_position))
             first = last
@@ -161,6 +161,8 @@ class EagerExecutor:
     def collect(self) -> StepOutput:
         """Read the oldest plan's results."""
         token_ids, report, of_prompts = self._results.popleft()
+        if of_prompts and self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)  # where no entry samples there is no token whose reading would wait
         return StepOutput(
             tuple(map(TokenId, token_ids.tolist())),
             report.read() if report else NOBODY,

@@ -67,6 +67,8 @@ class FusedExecutor:
         self._device, self._limits = device, limits
         self._params: ModelParams | None = params
         self._stream = torch.cuda.Stream(device) if is_gpu else None
+        if is_gpu:
+            _on_gpu.add(self)  # first: an engine that another thread closes leaves these graphs their workspaces
         with torch.inference_mode(), torch.cuda.stream(self._stream):
             memory = allocate_step_memory(params, limits, device, depth=depth, num_blocks=limits.num_blocks)
             self._memory, self._tables, self._staging = memory, memory.tables, memory.staging
@@ -76,13 +78,11 @@ class FusedExecutor:
             for size in reversed(self._sizes) if captures else ():
                 self._bucket(size)
             self._prefills = PrefillGraphs(params, memory, limits, layer, SecondUse("prefill steps", self._pool))
+            self._rows = RowParams(self._tables, params.head.shape[0])
         self._adjusted = SecondUse("adjusted steps", self._pool)
-        self._rows = RowParams(self._tables, params.head.shape[0])
         self._last: tuple[Bucket, Callable[[], None]] | None = None
         self._awaits_masks: Forwarded | None = None
         self._pending: deque[Pending] = deque()
-        if is_gpu:
-            _on_gpu.add(self)
 
     def _bucket(self, size: int) -> Bucket:
         """The decode step of a number of entries, made at its first use where nothing is captured."""
@@ -104,7 +104,8 @@ class FusedExecutor:
             if starts:
                 start_rows(self._tables, starts)
                 self._rows.start(starts)
-            if batch.only_decodes:
+            # A decode step has no hidden states, which a prompt's tokens are reported by.
+            if batch.only_decodes and not self._rows.reports_prompts(step_plan.entries):
                 forwarded = self._decode(batch, slot, bool(starts))
             else:
                 forwarded = self._prefill(step_plan, batch, slot)
@@ -194,13 +195,13 @@ class FusedExecutor:
             self._last = forwarded.bucket, choose
 
     def _prompt_logprobs(self, step_plan: StepPlan, hidden: Tensor) -> tuple[PromptReport, ...]:
-        if self._rows.reported_prompts.isdisjoint(step_plan.entries.row):
+        if not self._rows.reports_prompts(step_plan.entries):
             return ()
         assert self._params is not None
         params, found, first = self._params, list[PromptReport | None](), 0
         for entry in step_plan.entries:
             start, last = self._rows.of(entry.row), first + entry.num_tokens
-            if start.sampling.prompt_logprobs is not None and entry.first_position + 1 < start.num_prompt_tokens:
+            if self._rows.reports_prompt(entry.row, entry.first_position):
                 final = rms_norm(hidden[first:last], params.final_norm, params.config.rms_norm_eps)
                 found.append(
                     prompt_logprobs(params, final, self._tables.tokens[entry.row], start, entry.first_position)

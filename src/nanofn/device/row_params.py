@@ -14,6 +14,7 @@ from nanofn.device.read_logprobs import Wanted
 from nanofn.device.tables import DeviceTables, send
 from nanofn.request import Row
 from nanofn.sampling.sample import sample
+from nanofn.state.step_plan import PlanEntries
 from nanofn_kernels.adjust import ENDS
 
 _ALWAYS = 2**62
@@ -26,7 +27,6 @@ class RowParams:
     Attributes:
         adjustments: The tables that change logits.
         reported: What those rows report whose new tokens' log-probabilities are wanted.
-        reported_prompts: Rows whose prompts' are.
     """
 
     def __init__(self, tables: DeviceTables, vocab_size: int) -> None:
@@ -36,7 +36,7 @@ class RowParams:
         self._adjusted_until: dict[int, int] = {}
         self._filtered_rows: set[int] = set()
         self.reported: dict[Row, Wanted] = {}
-        self.reported_prompts: set[int] = set()
+        self._reported_prompts: set[int] = set()
 
     def start(self, starts: Sequence[RowStart]) -> None:
         """Note rows' new owners, whose tokens are in the tables."""
@@ -54,7 +54,7 @@ class RowParams:
                 self.reported[row] = Wanted(start.sequence_id, sampling.logprobs)
             for rows, is_in in (
                 (self._filtered_rows, sampling.filters),
-                (self.reported_prompts, sampling.prompt_logprobs is not None),
+                (self._reported_prompts, sampling.prompt_logprobs is not None),
             ):
                 (rows.add if is_in else rows.discard)(row)
         self.adjustments.start(starts)
@@ -77,6 +77,16 @@ class RowParams:
     def reports(self, rows: Sequence[Row]) -> bool:
         """Tell whether any of these rows wants log-probabilities."""
         return not self.reported.keys().isdisjoint(rows)
+
+    def reports_prompts(self, entries: PlanEntries) -> bool:
+        """Tell whether any of a plan's entries does: see `reports_prompt`."""
+        if self._reported_prompts.isdisjoint(entries.row):
+            return False
+        return any(map(self.reports_prompt, entries.row, entries.first_position))
+
+    def reports_prompt(self, row: Row, first_position: int) -> bool:
+        """Tell whether a row wants log-probabilities of prompt tokens that follow this position."""
+        return row in self._reported_prompts and first_position + 1 < self._starts[row].num_prompt_tokens
 
     def adjusted(
         self, logits: Tensor, rows: Tensor, positions: Tensor, masks: Masks, mask_of: NDArray[np.int32]
