@@ -86,7 +86,8 @@ def wake_triton() -> None:
 def compiled_in_background(num_threads: int, device: torch.device) -> Iterator[None]:
     """Compile and load kernels in threads: a launch of one that is not ready waits for it, and leaving waits for all.
 
-    Whoever leaves by an error, Ctrl-C included, waits for none: what has begun goes on, for the next one who asks.
+    Whoever leaves by an error, Ctrl-C included, waits for none: what was asked for goes on, for the next one who asks, and
+    only Python's own end waits for it.
     """
 
     class Mode(triton.AsyncCompileMode):

@@ -294,7 +294,6 @@ def _filter_kernel(
     logits = logits_ptr + row * logits_stride
     gathered = gathered_ptr + row * CAPACITY
     gathered_ids = gathered_ids_ptr + row * CAPACITY
-
     line = tl.arange(0, BLOCK // 8)[:, None] * 8 + tl.arange(0, 8)[None, :]
     peak = 0.0
     if has_k | has_p | (floor > float("-inf")):
@@ -303,8 +302,7 @@ def _filter_kernel(
             x = tl.load(logits + first + line, mask=first + line < vocab_size, other=float("-inf")).to(tl.float32)
             tops = tl.maximum(tops, tl.max(x, 1))
         peak = tl.max(tops, 0)
-    # A row without a distribution has no end: its weights are NaN, and no pivot would narrow the search. It is flagged by its
-    # logits, whatever its bounds are.
+    # Without a distribution there is no end: weights are NaN, and no pivot would narrow the search. Its logits flag the row.
     if (peak == float("inf")) | (peak == float("-inf")):
         return
     end = key_of(tl.full([], float("-inf"), tl.float32), SHIFT)

@@ -12,7 +12,7 @@ from attrs import evolve
 from llm.recorded_graph import RecordedGraph
 from nanofn import LLM
 from nanofn.config import Limits
-from nanofn.device import decode_graphs, fused_executor, prefill_graphs, second_use
+from nanofn.device import decode_graphs, fused_executor, prefill_graphs, second_use, trial
 from nanofn.device.capture import Captured, capture
 from nanofn.device.checkpoint import load_checkpoint
 from nanofn.device.decode_graphs import bucket_sizes, make_bucket
@@ -137,14 +137,13 @@ def gpu(monkeypatch):
     stand_ins = {
         "CUDAGraph": Recorded,
         "Stream": lambda _: None,
-        "current_stream": lambda: SimpleNamespace(synchronize=lambda: None),
+        "current_stream": lambda *_: SimpleNamespace(synchronize=lambda: None),
         "empty_cache": lambda: None,
         "graph_pool_handle": object,
         "max_memory_reserved": lambda _: 7,
         "mem_get_info": lambda _: (10**6 - 1000 * Recorded.number, 10**6),
         "memory_reserved": lambda _: 0,
         "reset_peak_memory_stats": lambda _: None,
-        "synchronize": lambda *_: None,
     }
     for name, stand_in in stand_ins.items():
         monkeypatch.setattr(torch.cuda, name, stand_in)
@@ -155,6 +154,25 @@ def test_a_trial_counts_what_graphs_take_beside_the_first(checkpoint):
     """Three graphs a bucket. The largest bucket is there, three sizes and three prefills are to come, none larger than three."""
     working = working_bytes(checkpoint.params, LIMITS, CPU, depth=2, layer=prefill_layer, captures=True)
     assert working == 7 + 3000 + (3 + 3) * 3000
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_trial_gives_back_what_it_took(checkpoint, monkeypatch):
+    """Before Python collects: what it still held would count once more, as taken from what K/V may have."""
+    held = []
+
+    def allocate(*arguments, **options):
+        memory = allocate_step_memory(*arguments, **options)
+        held.append(weakref.ref(memory.cos_sin))
+        return memory
+
+    monkeypatch.setattr(trial, "allocate_step_memory", allocate)
+    gc.disable()
+    try:
+        working_bytes(checkpoint.params, LIMITS, CPU, depth=2, layer=prefill_layer, captures=True)
+        assert [each() for each in held] == [None]
+    finally:
+        gc.enable()
     taken = Recorded.number
     assert working_bytes(checkpoint.params, LIMITS, CPU, depth=2, layer=prefill_layer, captures=False) == 7
     assert Recorded.number == taken
@@ -281,12 +299,11 @@ def test_steps_that_were_captured_go_with_their_owner(checkpoint, monkeypatch):
 def test_closing_an_engine_leaves_the_library_s_workspaces_to_others(checkpoint, monkeypatch):
     """Captured graphs know them by address, so the last engine gives them back."""
     cleared = []
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda _: None)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: cleared.append(1), raising=False)
     engines = [FusedExecutor(checkpoint.params, LIMITS, CPU) for _ in range(2)]
     for engine in engines:
-        engine._stream = object()
+        engine._stream = SimpleNamespace(synchronize=lambda: None)
         fused_executor._on_gpu.add(engine)
     engines[0].close()
     assert not cleared
@@ -301,9 +318,8 @@ def test_an_engine_whose_device_is_lost_can_be_closed(checkpoint, monkeypatch):
         raise RuntimeError("CUDA error: unspecified launch failure")
 
     engine = FusedExecutor(checkpoint.params, LIMITS, CPU)
-    engine._stream = object()
-    for name in ("synchronize", "empty_cache"):
-        monkeypatch.setattr(torch.cuda, name, lost)
+    engine._stream = SimpleNamespace(synchronize=lost)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lost)
     engine.close()
     assert not engine.is_alive()
 

@@ -162,7 +162,8 @@ class EagerExecutor:
         """Read the oldest plan's results."""
         token_ids, report, of_prompts = self._results.popleft()
         if of_prompts and self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)  # where no entry samples there is no token whose reading would wait
+            # Where no entry samples there is no token whose reading would wait.
+            torch.cuda.current_stream(self._device).synchronize()
         return StepOutput(
             tuple(map(TokenId, token_ids.tolist())),
             report.read() if report else NOBODY,
@@ -175,10 +176,10 @@ class EagerExecutor:
         self._awaits_masks = None
 
     def is_alive(self) -> bool:
-        """Wait for the device: a context that is lost says so at every call, a CPU has none to lose."""
+        """Wait for what was launched: a context that is lost says so at every call, a CPU has none to lose."""
         try:
             if self._device.type == "cuda":
-                torch.cuda.synchronize(self._device)
+                torch.cuda.current_stream(self._device).synchronize()
         except RuntimeError:
             return False
         return True

@@ -1,4 +1,4 @@
-"""FusedExecutor: the GPU's path. Fused kernels, decode steps as captured graphs, and copies that nothing waits for.
+"""FusedExecutor: the GPU's path. Fused kernels, steps as captured graphs, and copies that nothing waits for.
 
 The same code runs without graphs (`enforce_eager`), and on a CPU, where the ops run their references.
 """
@@ -61,7 +61,7 @@ class FusedExecutor:
             device: Where the weights are.
             depth: Most steps under way.
             layer: `prefill_layer`, or what a compiler made of it.
-            captures: Whether decode steps are captured; on a GPU only.
+            captures: Whether steps are captured; on a GPU only.
         """
         is_gpu = device.type == "cuda"
         self._device, self._limits = device, limits
@@ -162,7 +162,7 @@ class FusedExecutor:
             choose = partial(bucket.sample, filters)
             choose()
             self._last = bucket, choose
-        elif size:
+        else:
             entries, output = self._staging.entries_of(size), self._staging.device_output
             sample_entries(logits, entries, self._tables, output, filters)
         report = None
@@ -239,10 +239,13 @@ class FusedExecutor:
         self._awaits_masks = None
 
     def is_alive(self) -> bool:
-        """Wait for the device: a context that is lost says so at every call, a CPU has none to lose."""
+        """Wait for what was launched: a context that is lost says so at every call, a CPU has none to lose.
+
+        Not for the whole device, which is an error while another engine captures in its thread.
+        """
         try:
             if self._stream is not None:
-                torch.cuda.synchronize(self._device)
+                self._stream.synchronize()
         except RuntimeError:
             return False
         return True

@@ -32,7 +32,7 @@ def working_bytes(
         device: Where the weights are.
         depth: Most steps under way.
         layer: `prefill_layer`, or what a compiler made of it.
-        captures: Whether decode steps will be captured.
+        captures: Whether steps will be captured.
 
     Returns:
         Bytes that steps, tables and graphs take at most.
@@ -41,14 +41,14 @@ def working_bytes(
         ConfigError: Not even that fits.
     """
     gc.collect()  # an engine that nobody holds any more may hold memory
-    torch.cuda.synchronize(device)
+    torch.cuda.current_stream(device).synchronize()  # not the device: another engine may capture in its thread
     torch.cuda.empty_cache()
     free_before, reserved_before = torch.cuda.mem_get_info(device)[0], torch.cuda.memory_reserved(device)
     torch.cuda.reset_peak_memory_stats(device)
 
     def outside() -> int:
         """Bytes gone that torch's allocator knows nothing of: graphs, kernels, and what others took meanwhile."""
-        torch.cuda.synchronize(device)
+        torch.cuda.current_stream(device).synchronize()
         return free_before - torch.cuda.mem_get_info(device)[0] - (torch.cuda.memory_reserved(device) - reserved_before)
 
     sizes = bucket_sizes(limits)
