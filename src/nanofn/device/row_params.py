@@ -80,7 +80,7 @@ class RowParams:
 
     def reports_prompts(self, entries: PlanEntries) -> bool:
         """Tell whether any of a plan's entries does: see `reports_prompt`."""
-        if self._reported_prompts.isdisjoint(entries.row):
+        if not self._reported_prompts or self._reported_prompts.isdisjoint(entries.row):
             return False
         return any(map(self.reports_prompt, entries.row, entries.first_position))
 
