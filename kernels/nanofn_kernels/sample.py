@@ -79,7 +79,7 @@ def sample_into(
         token_ids: [num_rows] int32. Written where valid; 0 where undefined.
         is_undefined: [num_rows] bool. Written where valid: the row has a NaN, an infinite maximum or nothing but -inf.
         logits: [num_rows, vocab_size] fp16, bf16 or fp32. Rows may be strided. -inf forbids an id.
-        temperature: [num_rows] fp32, dimensionless. Below 1e-5 the row is greedy.
+        temperature: [num_rows] fp32, dimensionless and finite. Below 1e-5 the row is greedy.
         seed: [num_rows] int64. All 64 bits are the noise's key.
         position: [num_rows] int32 or int64. Position of the token being sampled.
         child: [num_rows] int32 or int64. Which of a request's samples.

@@ -223,7 +223,7 @@ def _gather_end(
         k1 = (low + width * 3 // 5).to(tl.int32)
         k2 = (low + width * 2 // 5).to(tl.int32)
         k3 = (low + (width + 4) // 5).to(tl.int32)
-        goes_on = (size > GATHERED) & (low + 1 < high)
+        goes_on = (size > GATHERED) & (low + 1 < high) & (target == target)  # NaN would narrow nothing
     return low, high, base, size
 
 
@@ -370,7 +370,7 @@ def launch_filter(
     min_p: Tensor | None,
     shift: int,
 ) -> Tensor:
-    """Find the bounds of the rows that `few` left; return them, [num_rows, 4] fp32. Mutates few's scratch."""
+    """Return bounds, [num_rows, 4] fp32, of the rows that `few` left and that have a distribution. Mutates few's scratch."""
     num_rows, vocab_size = logits.shape
     bounds = torch.empty((num_rows, 4), dtype=torch.float32, device=logits.device)
     _filter_kernel[(num_rows,)](

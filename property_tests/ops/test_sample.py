@@ -157,6 +157,17 @@ def test_a_search_ends_in_rows_without_a_distribution(k: int, p: float) -> None:
     assert sample(*rows.arguments(), **given_filters)[1].tolist() == [True, True, False]
 
 
+@pytest.mark.filterwarnings("ignore:(invalid value|overflow) encountered")  # numpy, as above
+def test_a_search_ends_whatever_the_temperature_is() -> None:
+    """An infinite one makes NaN of the weights of forbidden ids: no promise what is chosen, but that something is."""
+    rows = Rows(2, 9000, F32)
+    rows.logits[0, ::2], rows.temperature[0] = float("-inf"), float("inf")
+    given_filters = filters(2, [3000, 0], [0.9], None)
+    ids, _ = sample(*rows.arguments(), **given_filters)
+    assert 0 <= int(ids.min()) <= int(ids.max()) < 9000
+    assert int(ids[1]) == int(reference(*rows.arguments(), **given_filters)[0][1])
+
+
 @pytest.mark.parametrize("filtered", [False, True])
 def test_padding_is_not_read_or_written(filtered: bool) -> None:
     """NaN logits, wild parameters and the old contents of the outputs stay what they are."""
