@@ -66,3 +66,14 @@ def test_replays_give_the_tokens_of_launches(monkeypatch, graphs, name):
     replays = [graph.num_replays for graph in graphs]
     assert sum(replays[:at_the_start]) > 20, "decode steps"
     assert sum(replays[at_the_start:]) > (10 if name in ADJUSTED else 1), "prefills and what adjusts logits"
+
+
+def test_what_comes_later_makes_nobody_capture_anew(monkeypatch, graphs):
+    """Masks and words get their tables when someone first asks; who asks for neither goes on with the graphs that there are."""
+    monkeypatch.setattr("nanofn.llm.assemble.EagerExecutor", partial(FusedExecutor, captures=True))
+    with LLM(device="cpu", max_model_len=128, max_num_seqs=1, num_kv_blocks=40, block_size=16) as llm:
+        for params in (PENALISED, PENALISED, FORMED, PENALISED.replace(bad_words=["and she"])):
+            llm.generate(PROMPTS[:1], params, use_tqdm=False)
+        number = len(graphs)
+        llm.generate(PROMPTS[:1], PENALISED, use_tqdm=False)
+        assert len(graphs) == number

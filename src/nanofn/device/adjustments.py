@@ -122,10 +122,14 @@ class Adjustments:
         self._marks[row.unsqueeze(1), last] &= ~BANNED & 0xFF
         return result
 
-    def form(self) -> Hashable:
-        """Say what a captured `adjust` depends on besides its arguments: where which tables are, and whether words are banned."""
-        tables = self._marks, self._counts, self._bias, self._words, self._masks
-        return bool(self._banning), *[(table.data_ptr(), table.shape) for table in tables]
+    def form(self, *, is_masked: bool) -> Hashable:
+        """Say what a captured `adjust` depends on besides entries and logits: which tables it reads, and where they are.
+
+        Only those that it reads, so that one which comes or grows later makes nobody else's graph useless.
+        """
+        tables = [self._marks, self._counts, self._bias]
+        tables += [self._words] * bool(self._banning) + [self._masks] * is_masked
+        return is_masked, bool(self._banning), *[(table.data_ptr(), table.shape) for table in tables]
 
     def _count_newest(self, row: Tensor, positions: Tensor) -> None:
         token = self._tokens[row, (positions - 1).clamp(min=0).to(torch.int64)]

@@ -190,7 +190,7 @@ class FusedExecutor:
         if forwarded.bucket is None:  # its logits are elsewhere in each step
             work()
         else:
-            choose = partial(self._adjusted.run, (size, is_masked, filters, adjustments.form()), work)
+            choose = partial(self._adjusted.run, (size, filters, adjustments.form(is_masked=is_masked)), work)
             choose()
             self._last = forwarded.bucket, choose
 
