@@ -70,7 +70,8 @@ def _as_form(value: Any) -> Any:
     try:
         return StructuredOutputsParams(**value)
     except TypeError as error:
-        raise ParameterError("structured_outputs", value, "a dict of the fields of StructuredOutputsParams") from error
+        expected = f"a dict of the fields of StructuredOutputsParams ({error})"
+        raise ParameterError("structured_outputs", value, expected) from error
 
 
 @frozen(kw_only=True)
