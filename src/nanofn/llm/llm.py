@@ -188,7 +188,7 @@ class LLM:
         options |= chat_template_kwargs or {}
         prompts = render_conversations(self.tokenizer, messages, options)
         outputs = self.generate(prompts, sampling_params, use_tqdm=use_tqdm, **facts)
-        return answers(self.tokenizer, outputs, chat_template)
+        return answers(self.tokenizer, outputs, chat_template, sampling_params)
 
     def stream(
         self,
