@@ -35,14 +35,14 @@ BAD = {
     "frequency_penalty": (-2.1, 2.1),
     "repetition_penalty": (0.0, -1.0, math.inf),
     "seed": (1 << 64, -(1 << 63) - 1, 0.5, "7"),
-    "stop": ("", ["a", ""], [3], 7),
+    "stop": ("", ["a", ""], [3], 7, "\ud800"),
     "stop_token_ids": ([-1], [1.5], ["a"], 7),
     "allowed_token_ids": ([], [-1]),
-    "logit_bias": ({-1: 0.0}, {1: math.nan}, [1, 2], 7),
-    "bad_words": ([""], 3),
+    "logit_bias": ({-1: 0.0}, {"1": 0.0}, {1: math.nan}, {1: -math.inf}, {1: "2"}, [1, 2], 7),
+    "bad_words": ([""], 3, ["a", "\ud800"]),
     "logprobs": (-2, 1.5),
     "prompt_logprobs": (-2,),
-    "truncate_prompt_tokens": (0,),
+    "truncate_prompt_tokens": (0, -2, 1.5),
 }
 
 
@@ -58,6 +58,21 @@ def test_a_value_out_of_range_is_refused_by_name(field, value):
         SamplingParams(**{field: value})
     assert caught.value.field == field
     assert isinstance(caught.value, (ValueError, NanofnError))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"temperature": math.inf}, "a finite number of at least 0"),
+        ({"top_p": math.inf}, "a number above 0 and at most 1"),
+        ({"logit_bias": {1: math.inf}}, "a dict whose values are finite numbers"),
+        ({"logit_bias": {"1": 2.0}}, "a dict whose keys are integers of at least 0"),
+    ],
+)
+def test_a_refusal_says_what_may_be_given(fields, message):
+    """It rules out what was given."""
+    with pytest.raises(ParameterError, match=f"it must be {message}$"):
+        SamplingParams(**fields)
 
 
 def test_only_known_keywords_are_taken():

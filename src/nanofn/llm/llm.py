@@ -112,6 +112,10 @@ class LLM:
         """The parameters of a call that gives none: the checkpoint's own, as far as they are built."""
         return self._default_params
 
+    def get_tokenizer(self) -> Any:
+        """The tokenizer as transformers has it, for chat templates and all else that it can do."""
+        return self.tokenizer.inner
+
     def generate(
         self,
         prompts: PromptLike | Iterable[PromptLike],

@@ -103,7 +103,7 @@ class SamplingParams:
             else is left to sample, a bad word or an early end may come all the same.
         logprobs: How many likeliest tokens to report at each position besides the sampled one; -1 is all.
         prompt_logprobs: The same for the prompt; it is then computed whole, whatever the prefix cache holds.
-        truncate_prompt_tokens: Keep only so many last prompt tokens.
+        truncate_prompt_tokens: Keep only so many last prompt tokens; -1 is as many as leave room for one more.
         skip_reading_prefix_cache: Compute the whole prompt.
         structured_outputs: The form of the output: `StructuredOutputsParams`, or a dict of its fields.
         spaces_between_special_tokens: False joins special tokens without blanks, as most tokenizers do anyway; refused in a
@@ -165,11 +165,13 @@ class SamplingParams:
             ("max_tokens", 1),
             ("logprobs", -1),
             ("prompt_logprobs", -1),
-            ("truncate_prompt_tokens", 1),
+            ("truncate_prompt_tokens", -1),
             ("thinking_token_budget", -1),
         ):
             if getattr(self, name) is not None:
                 _whole(name, getattr(self, name), least)
+        if self.truncate_prompt_tokens == 0:
+            raise ParameterError("truncate_prompt_tokens", 0, "an integer of at least 1, -1, or None")
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise ParameterError("min_tokens", self.min_tokens, f"at most max_tokens, which is {self.max_tokens}")
         if self.seed is not None and not (_is_whole(self.seed) and -(2**63) <= self.seed < 2**64):
@@ -197,11 +199,15 @@ class SamplingParams:
             for text in _listed(name, getattr(self, name)):
                 if not isinstance(text, str) or not text:
                     raise ParameterError(name, text, "a text of at least one character, or a list of such")
+                if not _is_unicode(text):
+                    raise ParameterError(name, text, "valid text: it has a lone surrogate, which no output can have")
         for pair in _listed("logit_bias", self.logit_bias):
             if not isinstance(pair, tuple) or len(pair) != 2:
                 raise ParameterError("logit_bias", pair, "a dict from token id to bias")
-            _whole("logit_bias", pair[0], 0)
-            _number("logit_bias", pair[1], -math.inf, math.inf)
+            if not _is_whole(pair[0]) or pair[0] < 0:
+                raise ParameterError("logit_bias", pair[0], "a dict whose keys are integers of at least 0")
+            if not _is_finite(pair[1]):
+                raise ParameterError("logit_bias", pair[1], "a dict whose values are finite numbers")
 
     def replace(self, **changes: Any) -> Self:
         """Copy with some fields changed."""
@@ -235,8 +241,20 @@ def _whole(name: str, value: Any, least: int) -> None:
         raise ParameterError(name, value, f"an integer of at least {least}")
 
 
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < math.inf
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _number(name: str, value: Any, least: float, most: float, *, excludes_least: bool = False) -> None:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < math.inf
-    if not is_number or not least <= value <= most or (excludes_least and value == least):
-        above = f"above {least:g}" if excludes_least else f"at least {least:g}"
-        raise ParameterError(name, value, f"a number {above}" + (f" and at most {most:g}" if most < math.inf else ""))
+    if not _is_finite(value) or not least <= value <= most or (excludes_least and value == least):
+        kind = "a finite number" if most == math.inf else "a number"
+        above = f"above {least:g}" if excludes_least else f"of at least {least:g}"
+        raise ParameterError(name, value, f"{kind} {above}" + (f" and at most {most:g}" if most < math.inf else ""))
