@@ -213,8 +213,9 @@ class LLM:
             while num_finished < len(ids):
                 self._check_usable()
                 self._engine.step_patiently()
-                yield from self._engine.take_deltas(ids)
+                # Both before the caller goes on: whatever other calls do meanwhile counts the next time.
                 num_finished += len(self._engine.take_finished(ids))
+                yield from self._engine.take_deltas(ids)
 
     def add_request(
         self, prompt: PromptLike, sampling_params: SamplingParams | None = None, **facts: Unpack[PolicyFacts]
