@@ -90,6 +90,17 @@ def test_integers_of_other_libraries_are_integers():
     assert {type(params.n), type(params.max_tokens), type(params.seed)} == {int}
 
 
+def test_numbers_of_other_libraries_are_numbers():
+    """fp32 of numpy is taken for a temperature, a penalty or a bias, and still checked."""
+    half = np.float32(0.5)
+    params = SamplingParams(temperature=half, top_p=half, min_p=half, presence_penalty=half, logit_bias={3: half})
+    assert params == SamplingParams(temperature=0.5, top_p=0.5, min_p=0.5, presence_penalty=0.5, logit_bias={3: 0.5})
+    assert type(params.temperature) is type(params.logit_bias[0][1]) is float
+    for wrong in (np.float32("nan"), np.float32(-1)):
+        with pytest.raises(ParameterError, match="temperature"):
+            SamplingParams(temperature=wrong)
+
+
 def test_parameters_are_values():
     """Lists are frozen on the way in, so equal parameters hash alike and nothing can change them later."""
     ids = [3, 4]

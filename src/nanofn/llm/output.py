@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from attrs import asdict, fields, frozen
+from attrs import asdict, frozen
 
 from nanofn.llm.logprobs import Logprob, Logprobs
 from nanofn.request import FinishReason
@@ -11,7 +11,7 @@ from nanofn.request import FinishReason
 
 def _no_items(record: object, key: object) -> Any:
     name = type(record).__name__
-    attributes = ", ".join([each.name for each in fields(type(record))])
+    attributes = ", ".join(type(record).__annotations__)
     hint = f"write output.{key}" if isinstance(key, str) and hasattr(record, key) else f"it has {attributes}"
     raise TypeError(f"{name} has attributes, not items: {hint}; or use to_dict()")
 

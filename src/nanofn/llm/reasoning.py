@@ -25,10 +25,9 @@ def answers(
     """
     if not tokenizer.thinks(chat_template):
         return outputs
-    several = isinstance(sampling_params, Sequence)
-    params = list(sampling_params) if several else [sampling_params] * len(outputs)
+    several = list(sampling_params) if isinstance(sampling_params, Sequence) else [sampling_params] * len(outputs)
     parted = []
-    for output, each in zip(outputs, params, strict=True):
+    for output, each in zip(outputs, several, strict=True):
         is_open = tokenizer.decode(output.prompt_token_ids[-8:], skip_special_tokens=False).rstrip().endswith(OPEN)
         has_form = each is not None and each.structured_outputs is not None
         children = [

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from numbers import Real
 from operator import index
 from typing import Any, Self
 
@@ -41,6 +42,13 @@ def _as_whole(value: Any) -> Any:
         return value
 
 
+def _as_number(value: Any) -> Any:
+    """Make Python's number of another library's, such as numpy's fp32; leave everything else for the check."""
+    if isinstance(value, (int, float)):  # bool among them
+        return value
+    return float(value) if isinstance(value, Real) else value
+
+
 def _as_seed(value: Any) -> Any:
     """Read -1 as vLLM does: no seed."""
     value = _as_whole(value)
@@ -52,7 +60,7 @@ def _as_tuple(value: Any) -> Any:
     if value is None or isinstance(value, tuple):
         return value
     if isinstance(value, Mapping):
-        pairs = [(_as_whole(key), item) for key, item in value.items()]
+        pairs = [(_as_whole(key), _as_number(item)) for key, item in value.items()]
         # Keys that are no integers cannot be ordered among others: they are left for the check.
         return tuple(sorted(pairs) if all(_is_whole(key) for key, _ in pairs) else pairs)
     if isinstance(value, str):
@@ -118,22 +126,22 @@ class SamplingParams:
     """
 
     n: int = field(default=1, converter=_as_whole)
-    temperature: float = 1.0
+    temperature: float = field(default=1.0, converter=_as_number)
     max_tokens: int | None = field(default=256, converter=_as_whole)
     seed: int | None = field(default=None, converter=_as_seed)
     ignore_eos: bool = False
     stop_token_ids: tuple[int, ...] | None = field(default=None, converter=_as_tuple)
     skip_special_tokens: bool = True
     detokenize: bool = True
-    top_p: float = 1.0
+    top_p: float = field(default=1.0, converter=_as_number)
     top_k: int = field(default=0, converter=_as_whole)
-    min_p: float = 0.0
+    min_p: float = field(default=0.0, converter=_as_number)
     min_tokens: int = field(default=0, converter=_as_whole)
     stop: tuple[str, ...] | None = field(default=None, converter=_as_tuple)
     include_stop_str_in_output: bool = False
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
+    presence_penalty: float = field(default=0.0, converter=_as_number)
+    frequency_penalty: float = field(default=0.0, converter=_as_number)
+    repetition_penalty: float = field(default=1.0, converter=_as_number)
     logit_bias: tuple[tuple[int, float], ...] | None = field(default=None, converter=_as_tuple)
     allowed_token_ids: tuple[int, ...] | None = field(default=None, converter=_as_tuple)
     bad_words: tuple[str, ...] | None = field(default=None, converter=_as_tuple)
