@@ -234,6 +234,8 @@ def test_results_are_frozen_and_become_json(llm):
     assert json.loads(json.dumps(output.to_dict()))["outputs"][0]["text"] == output.text
     with pytest.raises(TypeError, match=r"write output\.text"):
         output["text"]
+    with pytest.raises(TypeError, match="it has request_id, prompt, prompt_token_ids, outputs, finished, "):
+        output[0]
 
 
 def test_metrics_are_in_order(llm):

@@ -243,3 +243,16 @@ def test_outputs_of_one_grammar_do_not_reach_each_other(llm):
     for place, ids in enumerate(allowed[:-1]):
         assert ((first in ids), (second in ids)) == (place % 2 == 1, place % 2 == 0)
     assert {first, second} <= allowed[-1]
+
+
+def test_an_end_token_ends_a_complete_output_although_it_is_ignored(llm):
+    """Where more may follow, with `ignore_eos` as well; before it is complete, no end token comes."""
+    params = SamplingParams(
+        max_tokens=20,
+        ignore_eos=True,
+        logit_bias={llm.tokenizer.eos_token_id: 1e9},
+        structured_outputs={"regex": "[a-c]{4,9}"},
+    )
+    output = llm.generate("a", params)[0].outputs[0]
+    assert re.fullmatch("[a-c]{4,9}", output.text)
+    assert output.finish_reason == "stop"
