@@ -17,7 +17,7 @@ PYTHON=${PYTHON:-python3} LIMIT_S=${LIMIT_S:-3600} SMOKE=${SMOKE:-}
 mkdir -p "${OUT:=benchmarks/results/new}" && OUT=$(cd "$OUT" && pwd)
 exec > >(tee -a "$OUT/log.txt") 2>&1
 export PYTHONPATH="$PWD/src:$PWD/kernels${PYTHONPATH:+:$PYTHONPATH}"
-export PYTHONSAFEPATH=1 PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false OMP_WAIT_POLICY=passive
+export PYTHONSAFEPATH=1 PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 if [ -z "${WEIGHTS:-}" ]; then
     in_memory=/dev/shm && [ -d $in_memory ] || in_memory=$OUT
     WEIGHTS=$(mktemp -d "$in_memory/nanofn.XXXXXX") && trap 'rm -rf "$WEIGHTS"' EXIT

@@ -272,7 +272,7 @@ def test_text_that_is_no_unicode_is_refused(llm):
         llm.chat([{"role": "user", "content": "\udcff"}])
 
 
-@pytest.mark.parametrize("messages", [None, 5, [[{"role": "user", "content": "a"}], [], [{"x": 1}]]])
+@pytest.mark.parametrize("messages", [None, 5, "Hello!", [[{"role": "user", "content": "a"}], [], [{"x": 1}]]])
 def test_every_bad_conversation_is_named(messages, llm):
     """By its number."""
     with pytest.raises(ChatTemplateError, match="conversation") as caught:
@@ -281,6 +281,8 @@ def test_every_bad_conversation_is_named(messages, llm):
         assert "conversation 1" in str(caught.value)
         assert "conversation 2" in str(caught.value)
         assert "conversation 0" not in str(caught.value)
+    else:
+        assert "conversation 1" not in str(caught.value)
 
 
 def test_a_result_that_waits_counts_as_unfinished(llm):

@@ -65,6 +65,19 @@ def test_thoughts_are_parted_from_the_answer(prompt_end, text, reasoning, answer
     assert (reasoning, answer) == (output.outputs[0].reasoning, output.text)
 
 
+@pytest.mark.parametrize("prompt_end", ["assistant\n", "assistant\n<think>\n"])
+def test_an_output_with_a_form_is_the_answer(prompt_end):
+    """A form holds from the first token on, so nothing of it is a thought, unless the form has room for thoughts."""
+    formed = SamplingParams(structured_outputs={"choice": ["yes", "no"]})
+    free = SamplingParams()
+    outputs = answers(Thinking(prompt_end), [result("yes"), result("Why?</think>No")], None, [formed, free])
+    assert (None, "yes") == (outputs[0].outputs[0].reasoning, outputs[0].text)
+    (output,) = answers(Thinking("<think>\n"), [result("Why?</think>No")], None, formed)
+    assert ("Why?", "No") == (output.outputs[0].reasoning, output.text)
+    (output,) = answers(Thinking("<think>\n"), [result("yes")], None, free)
+    assert ("yes", "") == (output.outputs[0].reasoning, output.text)
+
+
 def test_a_template_without_marks_leaves_texts_alone(llm):
     """`reasoning` is None, and the text whole."""
     output = llm.chat(TURN, SamplingParams(temperature=0.0, max_tokens=5))[0].outputs[0]

@@ -118,6 +118,29 @@ def test_closing_a_stream_aborts_its_requests(llm):
     assert not llm.has_unfinished
 
 
+@pytest.mark.parametrize("between", ["generate", "stream", "step"])
+def test_a_stream_loses_nothing_to_calls_between_its_pieces(llm, between):
+    """Another call's steps finish the stream's request while its reader is elsewhere: every piece still comes."""
+    params = SamplingParams(temperature=0.0, max_tokens=5, ignore_eos=True)
+    expected = list(map(pieces_of, llm.stream("The cat", params)))
+    deltas = llm.stream("The cat", params)
+    found = [pieces_of(next(deltas))]
+    if between == "generate":
+        llm.generate("The dog", params)
+    elif between == "stream":
+        assert len(list(llm.stream("The dog", params))) == 5
+    else:
+        llm.add_request("The dog", params)
+        while llm.has_unfinished:
+            llm.step()
+    assert found + list(map(pieces_of, deltas)) == expected
+
+
+def pieces_of(delta):
+    """What does not depend on the request's number."""
+    return delta.text, delta.token_ids, delta.finish_reason
+
+
 def test_requests_added_by_hand_run_beside_calls(llm):
     """generate() returns its own; step() returns the others."""
     mine = llm.add_request(STORY, SamplingParams(temperature=0.0, max_tokens=3))
@@ -211,6 +234,8 @@ def test_results_are_frozen_and_become_json(llm):
     assert json.loads(json.dumps(output.to_dict()))["outputs"][0]["text"] == output.text
     with pytest.raises(TypeError, match=r"write output\.text"):
         output["text"]
+    with pytest.raises(TypeError, match="it has request_id, prompt, prompt_token_ids, outputs, finished, "):
+        output[0]
 
 
 def test_metrics_are_in_order(llm):

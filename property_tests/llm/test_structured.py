@@ -88,6 +88,10 @@ def test_forms_hold_beside_other_requests_and_under_preemption(depth, is_fused, 
         ({"json": '{"type": '}, "structured_outputs"),
         ({"regex": "(a"}, "unclosed group"),
         ({"grammar": "root ::= undefined_rule"}, "undefined_rule"),
+        ({"json": ""}, "structured_outputs"),
+        ({"json": "[]", "disable_any_whitespace": True}, "the schema is []"),
+        ({"json": '{"type": ', "disable_any_whitespace": True}, "structured_outputs"),
+        ({"choice": ["\ud800"]}, "structured_outputs"),
     ],
 )
 def test_a_form_that_cannot_be_carried_out_is_refused_before_anything_is_queued(llm, form, message):
@@ -100,7 +104,18 @@ def test_a_form_that_cannot_be_carried_out_is_refused_before_anything_is_queued(
 
 
 @pytest.mark.parametrize(
-    "fields", [{}, {"regex": "a", "choice": ["b"]}, {"choice": []}, {"regex": 3}, {"choice": "ab"}]
+    "fields",
+    [
+        {},
+        {"regex": "a", "choice": ["b"]},
+        {"choice": []},
+        {"regex": 3},
+        {"choice": "ab"},
+        {"json": {"enum": {1, 2}}},
+        {"json": {"const": float("nan")}},
+        {"json_object": "no"},
+        {"json": "{}", "disable_any_whitespace": "no"},
+    ],
 )
 def test_exactly_one_form_of_the_right_type_is_wanted(fields):
     """None, two, or a value of another type are refused when the parameters are made."""
@@ -112,6 +127,12 @@ def test_an_unknown_field_is_named():
     """As Python does for a keyword."""
     with pytest.raises(TypeError, match="no field 'schema'"):
         StructuredOutputsParams(schema={})
+
+
+def test_an_unknown_field_in_a_dict_is_named():
+    """It is the value of a field of SamplingParams, so it is that field's error."""
+    with pytest.raises(ParameterError, match="no field 'schema'"):
+        SamplingParams(structured_outputs={"schema": {}})
 
 
 def test_a_pydantic_model_is_a_schema():
@@ -137,6 +158,47 @@ def test_a_complete_output_ends_although_the_end_token_is_ignored(llm):
     output = llm.generate("a", params)[0].outputs[0]
     assert output.text == "red"
     assert output.finish_reason == "stop"
+
+
+CHOICES = [f'item-{number:05d}/"é😀\\n' for number in range(2_500)]
+"""More than llguidance takes as alternatives of a rule, with what notations give a meaning to."""
+
+
+def test_there_may_be_any_number_of_choices(llm):
+    """Many that begin alike: one of them comes whole, also a rare one; and beginnings of each other are told apart."""
+    form = StructuredOutputsParams(choice=CHOICES)
+    for seed in range(3):
+        output = llm.generate("a", SamplingParams(temperature=2.0, seed=seed, structured_outputs=form))[0].outputs[0]
+        assert output.finish_reason == "stop"
+        assert output.text in CHOICES
+    form = StructuredOutputsParams(choice=["a", "ab", "abc", "abc"])
+    outputs = llm.generate("a", SamplingParams(n=32, seed=0, temperature=3.0, structured_outputs=form))[0].outputs
+    assert {output.text for output in outputs} == {"a", "ab", "abc"}
+
+
+def test_an_output_whose_grammar_goes_beyond_a_limit_ends_with_an_error(llm, caplog):
+    """Its text is not complete, so the reason is not "stop"; children and batch mates go on, and a warning says which limit."""
+    rule = "root ::= " + " | ".join(json.dumps(each, ensure_ascii=False) for each in CHOICES)
+    params = [
+        SamplingParams(n=2, max_tokens=40, structured_outputs={"grammar": rule}),
+        SamplingParams(seed=1, structured_outputs={"choice": ["red"]}),
+    ]
+    failed, other = llm.generate(["a", "b"], params)
+    assert [output.finish_reason for output in failed.outputs] == ["error", "error"]
+    assert not {output.text for output in failed.outputs} & set(CHOICES)
+    assert other.outputs[0].text == "red"
+    assert "max is 2000" in caplog.text
+
+
+def test_any_json_without_blanks(llm):
+    """The schema `true` allows anything, with `disable_any_whitespace` as without."""
+    for form in ({"json": "true"}, {"json": "true", "disable_any_whitespace": True}):
+        params = SamplingParams(
+            max_tokens=60, seed=1, logit_bias={llm.tokenizer.eos_token_id: 20.0}, structured_outputs=form
+        )
+        output = llm.generate("A number:", params)[0].outputs[0]
+        assert output.finish_reason == "stop"
+        json.loads(output.text)
 
 
 def test_max_tokens_cuts_a_form_short(llm):
@@ -181,3 +243,16 @@ def test_outputs_of_one_grammar_do_not_reach_each_other(llm):
     for place, ids in enumerate(allowed[:-1]):
         assert ((first in ids), (second in ids)) == (place % 2 == 1, place % 2 == 0)
     assert {first, second} <= allowed[-1]
+
+
+def test_an_end_token_ends_a_complete_output_although_it_is_ignored(llm):
+    """Where more may follow, with `ignore_eos` as well; before it is complete, no end token comes."""
+    params = SamplingParams(
+        max_tokens=20,
+        ignore_eos=True,
+        logit_bias={llm.tokenizer.eos_token_id: 1e9},
+        structured_outputs={"regex": "[a-c]{4,9}"},
+    )
+    output = llm.generate("a", params)[0].outputs[0]
+    assert re.fullmatch("[a-c]{4,9}", output.text)
+    assert output.finish_reason == "stop"

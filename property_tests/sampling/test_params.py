@@ -35,14 +35,14 @@ BAD = {
     "frequency_penalty": (-2.1, 2.1),
     "repetition_penalty": (0.0, -1.0, math.inf),
     "seed": (1 << 64, -(1 << 63) - 1, 0.5, "7"),
-    "stop": ("", ["a", ""], [3], 7),
+    "stop": ("", ["a", ""], [3], 7, "\ud800"),
     "stop_token_ids": ([-1], [1.5], ["a"], 7),
     "allowed_token_ids": ([], [-1]),
-    "logit_bias": ({-1: 0.0}, {1: math.nan}, [1, 2], 7),
-    "bad_words": ([""], 3),
+    "logit_bias": ({-1: 0.0}, {"1": 0.0}, {1: math.nan}, {1: -math.inf}, {1: "2"}, [1, 2], 7),
+    "bad_words": ([""], 3, ["a", "\ud800"]),
     "logprobs": (-2, 1.5),
     "prompt_logprobs": (-2,),
-    "truncate_prompt_tokens": (0,),
+    "truncate_prompt_tokens": (0, -2, 1.5),
 }
 
 
@@ -60,6 +60,21 @@ def test_a_value_out_of_range_is_refused_by_name(field, value):
     assert isinstance(caught.value, (ValueError, NanofnError))
 
 
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"temperature": math.inf}, "a finite number of at least 0"),
+        ({"top_p": math.inf}, "a number above 0 and at most 1"),
+        ({"logit_bias": {1: math.inf}}, "a dict whose values are finite numbers"),
+        ({"logit_bias": {"1": 2.0}}, "a dict whose keys are integers of at least 0"),
+    ],
+)
+def test_a_refusal_says_what_may_be_given(fields, message):
+    """It rules out what was given."""
+    with pytest.raises(ParameterError, match=f"it must be {message}$"):
+        SamplingParams(**fields)
+
+
 def test_only_known_keywords_are_taken():
     """Positional arguments and unknown names are a TypeError."""
     with pytest.raises(TypeError):
@@ -73,6 +88,17 @@ def test_integers_of_other_libraries_are_integers():
     params = SamplingParams(n=np.int64(2), max_tokens=np.int32(5), seed=np.uint64(7), stop_token_ids=np.array([1, 2]))
     assert params == SamplingParams(n=2, max_tokens=5, seed=7, stop_token_ids=(1, 2))
     assert {type(params.n), type(params.max_tokens), type(params.seed)} == {int}
+
+
+def test_numbers_of_other_libraries_are_numbers():
+    """fp32 of numpy is taken for a temperature, a penalty or a bias, and still checked."""
+    half = np.float32(0.5)
+    params = SamplingParams(temperature=half, top_p=half, min_p=half, presence_penalty=half, logit_bias={3: half})
+    assert params == SamplingParams(temperature=0.5, top_p=0.5, min_p=0.5, presence_penalty=0.5, logit_bias={3: 0.5})
+    assert type(params.temperature) is type(params.logit_bias[0][1]) is float
+    for wrong in (np.float32("nan"), np.float32(-1)):
+        with pytest.raises(ParameterError, match="temperature"):
+            SamplingParams(temperature=wrong)
 
 
 def test_parameters_are_values():

@@ -92,7 +92,7 @@ def read_call(
             fact = _facts(told)
             text, token_ids = _token_ids(intake, prompt)
             _check_params(intake, each)
-            token_ids = token_ids[-(each.truncate_prompt_tokens or len(token_ids)) :]
+            token_ids = _truncated(intake, token_ids, each.truncate_prompt_tokens)
             _check_length(intake, token_ids)
             request = _request(intake, RequestId(first_request_id + place), token_ids, each, fact, now_us)
             seed = intake.draw_seed() if each.seed is None else each.seed
@@ -141,6 +141,13 @@ def _encoded(intake: Intake, text: str) -> tuple[TokenId, ...]:
             "belong together; pass tokenizer=FOLDER"
         )
     return token_ids
+
+
+def _truncated(intake: Intake, token_ids: tuple[TokenId, ...], count: int | None) -> tuple[TokenId, ...]:
+    """Keep the last tokens; -1 is as many as leave room for one more."""
+    if count is None:
+        return token_ids
+    return token_ids[-(intake.limits.max_model_len - 1 if count == -1 else count) :]
 
 
 def _check_length(intake: Intake, token_ids: tuple[TokenId, ...]) -> None:
@@ -240,7 +247,7 @@ def render_conversations(tokenizer: Tokenizer, messages: Any, options: Mapping[s
     Raises:
         ChatTemplateError: With every bad conversation's number.
     """
-    items = list(messages) if isinstance(messages, Iterable) else [messages]
+    items = list(messages) if isinstance(messages, Iterable) and not isinstance(messages, str) else [messages]
     if items and all(isinstance(item, Mapping) for item in items):
         items = [items]
     prompts, problems = [], []

@@ -112,6 +112,10 @@ class LLM:
         """The parameters of a call that gives none: the checkpoint's own, as far as they are built."""
         return self._default_params
 
+    def get_tokenizer(self) -> Any:
+        """The tokenizer as transformers has it, for chat templates and all else that it can do."""
+        return self.tokenizer.inner
+
     def generate(
         self,
         prompts: PromptLike | Iterable[PromptLike],
@@ -188,7 +192,7 @@ class LLM:
         options |= chat_template_kwargs or {}
         prompts = render_conversations(self.tokenizer, messages, options)
         outputs = self.generate(prompts, sampling_params, use_tqdm=use_tqdm, **facts)
-        return answers(self.tokenizer, outputs, chat_template)
+        return answers(self.tokenizer, outputs, chat_template, sampling_params)
 
     def stream(
         self,
@@ -209,8 +213,9 @@ class LLM:
             while num_finished < len(ids):
                 self._check_usable()
                 self._engine.step_patiently()
-                yield from self._engine.take_deltas(ids)
+                # Both before the caller goes on: whatever other calls do meanwhile counts the next time.
                 num_finished += len(self._engine.take_finished(ids))
+                yield from self._engine.take_deltas(ids)
 
     def add_request(
         self, prompt: PromptLike, sampling_params: SamplingParams | None = None, **facts: Unpack[PolicyFacts]

@@ -11,7 +11,7 @@ from nanofn.request import FinishReason
 
 def _no_items(record: object, key: object) -> Any:
     name = type(record).__name__
-    attributes = ", ".join(sorted(getattr(type(record), "__slots__", ())))
+    attributes = ", ".join(type(record).__annotations__)
     hint = f"write output.{key}" if isinstance(key, str) and hasattr(record, key) else f"it has {attributes}"
     raise TypeError(f"{name} has attributes, not items: {hint}; or use to_dict()")
 

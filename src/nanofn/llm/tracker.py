@@ -206,9 +206,10 @@ class Tracker:
 
     def _end(self, effect: Finished) -> tuple[Tracked, Completion]:
         tracked, completion = self._owners.pop(effect.sequence_id)
-        self._matchers.pop(effect.sequence_id, None)
+        matcher = self._matchers.pop(effect.sequence_id, None)
         self._read_at_once.discard(effect.sequence_id)
-        reason = "error" if tracked.is_blamed else effect.finish_reason
+        has_failed = tracked.is_blamed or (matcher is not None and matcher.has_failed)
+        reason = "error" if has_failed else effect.finish_reason
         completion.end(reason, effect.stop_token_id, effect.num_output_tokens)
         return tracked, completion
 

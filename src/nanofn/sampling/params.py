@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from numbers import Real
 from operator import index
 from typing import Any, Self
 
@@ -41,6 +42,13 @@ def _as_whole(value: Any) -> Any:
         return value
 
 
+def _as_number(value: Any) -> Any:
+    """Make Python's number of another library's, such as numpy's fp32; leave everything else for the check."""
+    if isinstance(value, (int, float)):  # bool among them
+        return value
+    return float(value) if isinstance(value, Real) else value
+
+
 def _as_seed(value: Any) -> Any:
     """Read -1 as vLLM does: no seed."""
     value = _as_whole(value)
@@ -52,7 +60,7 @@ def _as_tuple(value: Any) -> Any:
     if value is None or isinstance(value, tuple):
         return value
     if isinstance(value, Mapping):
-        pairs = [(_as_whole(key), item) for key, item in value.items()]
+        pairs = [(_as_whole(key), _as_number(item)) for key, item in value.items()]
         # Keys that are no integers cannot be ordered among others: they are left for the check.
         return tuple(sorted(pairs) if all(_is_whole(key) for key, _ in pairs) else pairs)
     if isinstance(value, str):
@@ -70,7 +78,8 @@ def _as_form(value: Any) -> Any:
     try:
         return StructuredOutputsParams(**value)
     except TypeError as error:
-        raise ParameterError("structured_outputs", value, "a dict of the fields of StructuredOutputsParams") from error
+        expected = f"a dict of the fields of StructuredOutputsParams ({error})"
+        raise ParameterError("structured_outputs", value, expected) from error
 
 
 @frozen(kw_only=True)
@@ -102,7 +111,7 @@ class SamplingParams:
             else is left to sample, a bad word or an early end may come all the same.
         logprobs: How many likeliest tokens to report at each position besides the sampled one; -1 is all.
         prompt_logprobs: The same for the prompt; it is then computed whole, whatever the prefix cache holds.
-        truncate_prompt_tokens: Keep only so many last prompt tokens.
+        truncate_prompt_tokens: Keep only so many last prompt tokens; -1 is as many as leave room for one more.
         skip_reading_prefix_cache: Compute the whole prompt.
         structured_outputs: The form of the output: `StructuredOutputsParams`, or a dict of its fields.
         spaces_between_special_tokens: False joins special tokens without blanks, as most tokenizers do anyway; refused in a
@@ -117,22 +126,22 @@ class SamplingParams:
     """
 
     n: int = field(default=1, converter=_as_whole)
-    temperature: float = 1.0
+    temperature: float = field(default=1.0, converter=_as_number)
     max_tokens: int | None = field(default=256, converter=_as_whole)
     seed: int | None = field(default=None, converter=_as_seed)
     ignore_eos: bool = False
     stop_token_ids: tuple[int, ...] | None = field(default=None, converter=_as_tuple)
     skip_special_tokens: bool = True
     detokenize: bool = True
-    top_p: float = 1.0
+    top_p: float = field(default=1.0, converter=_as_number)
     top_k: int = field(default=0, converter=_as_whole)
-    min_p: float = 0.0
+    min_p: float = field(default=0.0, converter=_as_number)
     min_tokens: int = field(default=0, converter=_as_whole)
     stop: tuple[str, ...] | None = field(default=None, converter=_as_tuple)
     include_stop_str_in_output: bool = False
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
+    presence_penalty: float = field(default=0.0, converter=_as_number)
+    frequency_penalty: float = field(default=0.0, converter=_as_number)
+    repetition_penalty: float = field(default=1.0, converter=_as_number)
     logit_bias: tuple[tuple[int, float], ...] | None = field(default=None, converter=_as_tuple)
     allowed_token_ids: tuple[int, ...] | None = field(default=None, converter=_as_tuple)
     bad_words: tuple[str, ...] | None = field(default=None, converter=_as_tuple)
@@ -164,11 +173,13 @@ class SamplingParams:
             ("max_tokens", 1),
             ("logprobs", -1),
             ("prompt_logprobs", -1),
-            ("truncate_prompt_tokens", 1),
+            ("truncate_prompt_tokens", -1),
             ("thinking_token_budget", -1),
         ):
             if getattr(self, name) is not None:
                 _whole(name, getattr(self, name), least)
+        if self.truncate_prompt_tokens == 0:
+            raise ParameterError("truncate_prompt_tokens", 0, "an integer of at least 1, -1, or None")
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise ParameterError("min_tokens", self.min_tokens, f"at most max_tokens, which is {self.max_tokens}")
         if self.seed is not None and not (_is_whole(self.seed) and -(2**63) <= self.seed < 2**64):
@@ -196,11 +207,15 @@ class SamplingParams:
             for text in _listed(name, getattr(self, name)):
                 if not isinstance(text, str) or not text:
                     raise ParameterError(name, text, "a text of at least one character, or a list of such")
+                if not _is_unicode(text):
+                    raise ParameterError(name, text, "valid text: it has a lone surrogate, which no output can have")
         for pair in _listed("logit_bias", self.logit_bias):
             if not isinstance(pair, tuple) or len(pair) != 2:
                 raise ParameterError("logit_bias", pair, "a dict from token id to bias")
-            _whole("logit_bias", pair[0], 0)
-            _number("logit_bias", pair[1], -math.inf, math.inf)
+            if not _is_whole(pair[0]) or pair[0] < 0:
+                raise ParameterError("logit_bias", pair[0], "a dict whose keys are integers of at least 0")
+            if not _is_finite(pair[1]):
+                raise ParameterError("logit_bias", pair[1], "a dict whose values are finite numbers")
 
     def replace(self, **changes: Any) -> Self:
         """Copy with some fields changed."""
@@ -234,8 +249,20 @@ def _whole(name: str, value: Any, least: int) -> None:
         raise ParameterError(name, value, f"an integer of at least {least}")
 
 
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < math.inf
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _number(name: str, value: Any, least: float, most: float, *, excludes_least: bool = False) -> None:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < math.inf
-    if not is_number or not least <= value <= most or (excludes_least and value == least):
-        above = f"above {least:g}" if excludes_least else f"at least {least:g}"
-        raise ParameterError(name, value, f"a number {above}" + (f" and at most {most:g}" if most < math.inf else ""))
+    if not _is_finite(value) or not least <= value <= most or (excludes_least and value == least):
+        kind = "a finite number" if most == math.inf else "a number"
+        above = f"above {least:g}" if excludes_least else f"of at least {least:g}"
+        raise ParameterError(name, value, f"{kind} {above}" + (f" and at most {most:g}" if most < math.inf else ""))

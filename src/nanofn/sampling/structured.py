@@ -15,7 +15,12 @@ def _as_text(value: Any) -> Any:
     """Take a schema as a dict, as JSON or as a pydantic model; freeze it as JSON."""
     if hasattr(value, "model_json_schema"):
         value = value.model_json_schema()
-    return json.dumps(value) if isinstance(value, Mapping) else value
+    if not isinstance(value, Mapping):
+        return value
+    try:
+        return json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ParameterError("structured_outputs.json", value, f"what JSON can say ({error})") from error
 
 
 @frozen(kw_only=True)
@@ -56,9 +61,16 @@ class StructuredOutputsParams:
         found = [name for name in _FORMS if getattr(self, name) not in (None, False)]
         if len(found) != 1:
             raise ParameterError("structured_outputs", found, f"exactly one of {', '.join(_FORMS)}")
-        for name in ("json", "regex", "grammar"):
+        for name, kinds in (
+            ("json", "a dict, its text, or a pydantic model"),
+            ("regex", "a text"),
+            ("grammar", "a text"),
+        ):
             if not isinstance(getattr(self, name), (str, type(None))):
-                raise ParameterError(f"structured_outputs.{name}", getattr(self, name), "a text")
+                raise ParameterError(f"structured_outputs.{name}", getattr(self, name), kinds)
+        for name in ("json_object", "disable_any_whitespace"):
+            if getattr(self, name) not in (None, True, False):
+                raise ParameterError(f"structured_outputs.{name}", getattr(self, name), "True or False")
         choices: Any = ("any",) if self.choice is None else self.choice
         if not (isinstance(choices, tuple) and choices and all(isinstance(each, str) and each for each in choices)):
             raise ParameterError("structured_outputs.choice", self.choice, "a list of at least one text, none empty")

@@ -5,6 +5,7 @@ keys of a schema that it does not carry out instead of passing them over; one 3 
 """
 
 import json
+import logging
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -21,7 +22,9 @@ from nanofn.text.tokenizer import Tokenizer
 MOST_APART = min(os.cpu_count() or 1, 32)
 """Matchers of one grammar that share nothing: no more than llguidance starts threads."""
 
-Notation = Literal["regex", "choice", "grammar", "json_schema"]
+Notation = Literal["regex", "lark", "grammar", "json_schema"]
+
+logger = logging.getLogger("nanofn")
 
 
 class Matcher:
@@ -32,15 +35,22 @@ class Matcher:
         num_words: 32-bit words of a mask.
         family: Matchers of a grammar with one number share a lock.
         is_over: Whether nothing may follow.
+        has_failed: Whether it is over because the grammar came to a limit of llguidance's: the output is not complete.
     """
 
     def __init__(self, inner: Any, width: int, family: int) -> None:
         self.inner, self.num_words, self.family = inner, width, family
-        self.is_over = False
+        self.is_over = self.has_failed = False
 
     def advance(self, token_id: int) -> None:
         """Take a token. What the grammar does not allow, or what completes it, ends the output."""
-        self.is_over = self.is_over or not self.inner.consume_token(token_id) or self.inner.is_stopped()
+        if self.is_over:
+            return
+        self.is_over = not self.inner.consume_token(token_id) or self.inner.is_stopped()
+        if self.is_over and self.inner.is_error():
+            self.has_failed = True
+            # The lines after the first are llguidance's state.
+            logger.warning("an output ends with reason error: %s", self.inner.get_error().partition("\n")[0])
 
 
 class AllowedIds:
@@ -151,15 +161,14 @@ class Grammars:
             self._ours = from_tokenizer(
                 self._tokenizer.inner, n_vocab=self._vocab_size, eos_token=self._eos_token_ids or None
             )
-        notation, source = _source(wanted)
         try:
-            text = grammar_from(notation, source)
+            text = grammar_from(*_source(wanted))
         except ValueError as error:
             raise GrammarError(f"structured_outputs: {error}") from error
         problem = LLMatcher.validate_grammar(text, self._ours)
         if problem:
             raise GrammarError(f"structured_outputs: {problem.strip()}")
-        return Grammar(partial(LLMatcher, self._ours, text), num_words(self._vocab_size))
+        return Grammar(partial(LLMatcher, self._ours, text, log_level=0), num_words(self._vocab_size))
 
 
 def _source(wanted: StructuredOutputsParams) -> tuple[Notation, str]:
@@ -167,12 +176,17 @@ def _source(wanted: StructuredOutputsParams) -> tuple[Notation, str]:
     if wanted.regex is not None:
         return "regex", wanted.regex
     if wanted.choice is not None:
-        return "choice", json.dumps(wanted.choice)
+        # A name in capitals is one expression of the lexer; as alternatives of a rule there could be 2,000 at most.
+        return "lark", "start: CHOICE\nCHOICE: " + " | ".join(map(json.dumps, wanted.choice))
     if wanted.grammar is not None:
         return "grammar", wanted.grammar
-    text = wanted.json or '{"type": "object"}'
+    text = '{"type": "object"}' if wanted.json is None else wanted.json
     if not wanted.disable_any_whitespace:
         return "json_schema", text
     schema = json.loads(text)
+    if not isinstance(schema, dict):
+        if schema is not True:
+            raise ValueError(f"the schema is {text:.60}; it must be a JSON object, or true")
+        schema = {}  # which means the same
     options = {"whitespace_flexible": False, "item_separator": ",", "key_separator": ":"}
     return "json_schema", json.dumps({**schema, "x-guidance": options})
