@@ -100,7 +100,7 @@ class FakeTokenizer:
 class FakeMatcher:
     """Allows everything; its mask is the number of tokens that it has taken."""
 
-    is_over = False
+    is_over = has_failed = False
 
     def __init__(self):
         self.num_tokens = 0
