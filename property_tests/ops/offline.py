@@ -8,7 +8,7 @@ import contextlib
 import re
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,6 +94,18 @@ def report(compiled: Any) -> Report:
 
 
 @contextlib.contextmanager
+def _without_gpu(name: str, stand_in: Callable[..., Any]) -> Iterator[None]:
+    """Let something stand in for a method of Triton's compiled functions, and nothing for its GPU."""
+    original = getattr(JITFunction, name)
+    setattr(JITFunction, name, stand_in)
+    triton.runtime.driver.set_active(_NoGpu())
+    try:
+        yield
+    finally:
+        setattr(JITFunction, name, original)
+
+
+@contextlib.contextmanager
 def recording() -> Iterator[list[Any]]:
     """Compile instead of launching, and collect the compiled kernels."""
     found: list[Any] = []
@@ -102,26 +114,17 @@ def recording() -> Iterator[list[Any]]:
     def compile_only(self: JITFunction, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
         found.append(run(self, *args, grid=grid, warmup=True, **kwargs))
 
-    JITFunction.run = compile_only
-    triton.runtime.driver.set_active(_NoGpu())
-    try:
+    with _without_gpu("run", compile_only):
         yield found
-    finally:
-        JITFunction.run = run
 
 
 @contextlib.contextmanager
 def requesting() -> Iterator[set[tuple[str, str]]]:
     """Note which kernels launches ask for, by name and specialisation, and compile none."""
     found: set[tuple[str, str]] = set()
-    compile_one = JITFunction._do_compile
 
     def note(self: JITFunction, key: str, *_: Any) -> None:
         found.add((self.fn.__name__, key))
 
-    JITFunction._do_compile = note
-    triton.runtime.driver.set_active(_NoGpu())
-    try:
+    with _without_gpu("_do_compile", note):
         yield found
-    finally:
-        JITFunction._do_compile = compile_one

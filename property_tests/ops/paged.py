@@ -69,6 +69,17 @@ class Sequences:
         return whole.to(DEVICE)[:, :heads]
 
 
+def near_and_far() -> tuple[Sequences, Sequences]:
+    """One sequence of 9 tokens twice: in a cache of one block, and in the last block of one with more than 2**31 elements."""
+    cache = torch.empty((140_000, 16, 8, 128), dtype=torch.float16, device=DEVICE)
+    cache[-1] = torch.randn((16, 8, 128), device=DEVICE)
+    near, far = (Sequences([9], kv_heads=8, head_dim=128, block_size=16, dtype=torch.float16) for _ in range(2))
+    for each, blocks in ((near, cache[-1:]), (far, cache)):
+        each.k_cache = each.v_cache = blocks
+        each.table[each.rows[0], 0] = len(blocks) - 1
+    return near, far
+
+
 def make_work(table: Tensor, rows: Tensor, seq_lens: Tensor, split_size: int, block_size: int, heads: int, kv_heads: int, head_dim: int):  # fmt: skip
     """The work list of a batch, with NaN scratch and zeroed counters: the arguments of `paged_decode` between lengths and scale."""
     entries, longest = rows.shape[0], table.shape[1] * block_size
