@@ -72,8 +72,9 @@ def probes() -> list[Probe]:
 
 
 def case_of(probe: Probe) -> tuple:
-    """What probes that are timed on the same data have in common."""
-    return probe.variant.mixed, probe.variant.batch, probe.variant.context, probe.variant.heads
+    """What probes that are timed on the same data have in common; a chain writes to the caches."""
+    v = probe.variant
+    return v.mixed, v.batch, v.context, v.heads, v.chain
 
 
 def attend(case: Case, probe: Probe, index: int, works: list[tuple]) -> torch.Tensor:
