@@ -29,7 +29,7 @@ from explore.tma_product import TmaLaunch, tma_product
 from nanofn_kernels import linear_tile
 from nanofn_kernels.linear import launch_linear
 from nanofn_kernels.linear_held import held_product
-from nanofn_kernels.linear_plan import LIBRARY, MANY
+from nanofn_kernels.linear_plan import LIBRARY, held_launch
 from nanofn_kernels.reference import linear as reference
 from wrong_lines import MAX_ERROR
 
@@ -200,7 +200,7 @@ def explore(num_rows: int, base: dict[str, Any], options: argparse.Namespace) ->
         return found["median"] if is_right else float("inf")
 
     until = time.monotonic() + options.seconds / len(options.rows)
-    start: Launches = {name: MANY[shape] for name, shape in PRODUCTS.items()}
+    start: Launches = {name: held_launch(num_rows, *shape) for name, shape in PRODUCTS.items()}
     choices = candidates(num_rows, are_specialised=options.specialised)
     best, least = search(choices, start, measure, lambda: time.monotonic() > until)
     again = [measure(best) for _ in range(3)]

@@ -4,7 +4,7 @@ from itertools import product
 
 from explore.tma_product import TmaLaunch
 from nanofn_kernels.linear_held import HeldLaunch
-from nanofn_kernels.linear_plan import FEW, LIBRARY, MANY, Library, Shape
+from nanofn_kernels.linear_plan import FEW, LIBRARY, Library, Shape, held_launch
 
 PRODUCTS: dict[str, Shape] = {
     "qkv": (1024, 4096, False),
@@ -32,8 +32,9 @@ def candidates(num_rows: int, *, are_specialised: bool = False) -> dict[str, lis
     if are_specialised:
         return {name: [*_specialised(name)] for name in PRODUCTS}
     return {
-        name: list(dict.fromkeys([MANY[shape], FEW[shape], LIBRARY, *_held(name, num_rows), *_by_tma(name, num_rows)]))
+        name: list(dict.fromkeys([table, FEW[shape], LIBRARY, *_held(name, num_rows), *_by_tma(name, num_rows)]))
         for name, shape in PRODUCTS.items()
+        for table in [held_launch(num_rows, *shape)]
     }
 
 

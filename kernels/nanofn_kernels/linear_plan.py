@@ -43,11 +43,19 @@ FEW: dict[Shape, HeldLaunch] = {
 }
 """Launches for 2 to 64 rows."""
 
+MEDIUM: dict[Shape, HeldLaunch] = {
+    (1024, 4096, False): HeldLaunch(rows=128, outputs=64, tile=64, splits=1, held=8, staged=5),
+    (2048, 1024, False): HeldLaunch(rows=64, outputs=32, tile=64, splits=4, held=8, staged=3),
+    (1024, 3072, True): HeldLaunch(rows=64, outputs=32, tile=64, splits=1, held=9, staged=4, x_by_tma=True),
+    (3072, 1024, False): HeldLaunch(rows=64, outputs=64, tile=64, splits=4, held=9, staged=4),
+}
+"""Launches for 65 to 128 rows."""
+
 MANY: dict[Shape, HeldLaunch] = {
     (1024, 4096, False): HeldLaunch(rows=128, outputs=64, tile=64, splits=1, held=8, staged=5),
-    (2048, 1024, False): HeldLaunch(rows=128, outputs=64, tile=64, splits=4, held=8, staged=4, num_warps=8),
+    (2048, 1024, False): HeldLaunch(rows=64, outputs=64, tile=64, splits=4, held=8, staged=4),
     (1024, 3072, True): HeldLaunch(rows=128, outputs=64, tile=64, splits=1, held=6, staged=5, num_warps=8),
-    (3072, 1024, False): HeldLaunch(rows=128, outputs=64, tile=64, splits=4, held=8, staged=4, num_warps=8),
+    (3072, 1024, False): HeldLaunch(rows=64, outputs=128, tile=64, splits=4, held=10, staged=5),
 }
 """Launches for more rows."""
 
@@ -85,7 +93,8 @@ def row_launch(in_features: int, num_outputs: int, is_gated: bool) -> RowLaunch:
 
 def held_launch(num_rows: int, in_features: int, num_outputs: int, is_gated: bool) -> HeldLaunch:
     """Choose a launch with held weights."""
-    found = (FEW if num_rows <= 64 else MANY).get((in_features, num_outputs, is_gated))
+    table = FEW if num_rows <= 64 else MEDIUM if num_rows <= 128 else MANY
+    found = table.get((in_features, num_outputs, is_gated))
     if found:
         return found
     splits = num_splits(in_features, num_outputs, is_gated)

@@ -7,11 +7,11 @@ from nanofn_kernels._dispatch import INTERPRETED, cdiv, jit, next_power_of_2, tl
 from nanofn_kernels.reference.noise import SAMPLING_DOMAIN
 from nanofn_kernels.reference.sample import GREEDY_BELOW
 
-BLOCK = 2048
-"""Ids that a program looks at a step. Scores do not depend on it."""
+BLOCK = 512
+"""Ids that a program, one warp, looks at a step. Scores do not depend on it."""
 
 PROGRAMS = 2048
-"""How many programs the pick should have: chunks of the vocabulary shrink until it has them."""
+"""How many programs the pick should have, 16 for each of 132 multiprocessors: chunks of the vocabulary shrink until it has them."""
 
 NO_ID = tl.constexpr(2147483647)
 
@@ -75,6 +75,12 @@ def gumbel(words, FAST: tl.constexpr):
 
 
 @jit
+def _larger(a, b):
+    """The larger number, or NaN if there is one."""
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@jit
 def _pick_kernel(
     score_ptr, id_ptr, logits_ptr, temperature_ptr, seed_ptr, position_ptr, child_ptr, valid_ptr, bounds_ptr, state_ptr,
     vocab_size,
@@ -84,10 +90,12 @@ def _pick_kernel(
 ):  # fmt: skip
     """score, id = max over a chunk of logits / temperature + noise among the kept ids, lowest id on ties; NaN marks a bad row.
 
-    Program (i, j) does ids [j * chunk, (j + 1) * chunk) of row i.
+    Program (i, j) does ids [j * chunk, (j + 1) * chunk) of row i. An id beats the best score b so far only if its noise is above
+    t = b - logit / temperature, that is x < 1 - exp(-exp(-t)) <= exp(-t): most blocks have no such word, and take no logarithm.
     Traffic: element_bytes * vocab_size a row.
     """
     QUADS: tl.constexpr = BLOCK // 4
+    LOG2_E: tl.constexpr = 1.4426950408889634
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
@@ -101,6 +109,12 @@ def _pick_kernel(
         if state == 1:
             return
         is_bounded = state == 2
+    start = tl.program_id(1) * chunk
+    stop = tl.minimum(start + chunk, vocab_size)
+    quad = tl.arange(0, QUADS)
+    place = quad[:, None] * 4 + tl.arange(0, 4)[None, :]
+    logits_row = logits_ptr + row * logits_stride
+    following = tl.load(logits_row + start + place, mask=start + place < stop, other=float("-inf"))
     temperature = tl.load(temperature_ptr + row)
     is_sampled = temperature >= GREEDY_BELOW
     inverse = tl.where(is_sampled, tl.div_rn(1.0, tl.where(is_sampled, temperature, 1.0)), 1.0)
@@ -113,38 +127,44 @@ def _pick_kernel(
         last_tie = tl.load(bounds_ptr + row * 4 + 1).to(tl.int32, bitcast=True)
         peak = tl.load(bounds_ptr + row * 4 + 2)
         floor = tl.load(bounds_ptr + row * 4 + 3)
-    start = tl.program_id(1) * chunk
-    stop = tl.minimum(start + chunk, vocab_size)
-    quad = tl.arange(0, QUADS)
-    lane = tl.arange(0, 4)
-    best = tl.full([QUADS], float("-inf"), tl.float32)
-    best_id = tl.full([QUADS], NO_ID, tl.int32)
-    is_bad = tl.zeros([QUADS], tl.int32)
+    best = temperature * 0 + float("-inf")
+    best_id = start * 0 + NO_ID
+    is_bad = start * 0
+    words = tl.zeros([QUADS, 4], tl.uint32)
     for first in range(start, stop, BLOCK):
-        token = first + quad[:, None] * 4 + lane[None, :]
-        x = tl.load(logits_ptr + row * logits_stride + token, mask=token < stop, other=float("-inf")).to(tl.float32)
-        is_bad |= tl.max(((x != x) | (x == float("inf"))).to(tl.int32), 1)
-        score = x * inverse
-        wanted = is_sampled
+        token = first + place
+        x = following.to(tl.float32)
+        following = tl.load(logits_row + token + BLOCK, mask=token + BLOCK < stop, other=float("-inf"))
+        is_first = best == float("-inf")
+        to_beat = tl.where(is_first, 0.0, best)
+        if is_sampled:
+            words = noise_words((first // 4 + quad).to(tl.uint32), seed, position, child, domain)
+            # Room for what rounding does to either side: 5 roundings of numbers as large as the best score.
+            room = 1e-4 + 1e-6 * tl.abs(to_beat)
+            margin = tl.exp2(x * (inverse * LOG2_E) + (32.0 + (room - to_beat) * LOG2_E)) - words.to(tl.float32)
+        else:
+            margin = x - to_beat
         if FILTERED:
             if is_bounded:
-                keep = (x > bound) | ((x == bound) & (token <= last_tie))
-                keep &= (x - peak) * inverse >= floor
-                score = tl.where(keep, score, float("-inf"))
-                wanted = tl.max(tl.max(keep.to(tl.int32), 1), 0) > 0
-        if wanted:
-            quads = (first // 4 + quad).to(tl.uint32)
-            score += gumbel(noise_words(quads, seed, position, child, domain), FAST)
-        top = tl.max(score, 1)
-        top_id = tl.min(tl.where(score == top[:, None], token, NO_ID), 1)
-        is_better = top > best
-        best = tl.where(is_better, top, best)
-        best_id = tl.where(is_better, top_id, best_id)
-    top = tl.max(best, 0)
-    top_id = tl.min(tl.where(best == top, best_id, NO_ID), 0)
-    place = row * tl.num_programs(1) + tl.program_id(1)
-    tl.store(score_ptr + place, tl.where(tl.max(is_bad, 0) > 0, float("nan"), top))
-    tl.store(id_ptr + place, top_id)
+                margin = tl.where(x < bound, -1.0, margin)
+        # A margin that is no number counts: it has to be seen what it comes from.
+        if is_first | ~(tl.reduce(tl.reduce(margin, 1, _larger), 0, _larger) <= 0.0):
+            is_bad |= tl.max(tl.max(((x != x) | (x == float("inf"))).to(tl.int32), 1), 0)
+            score = x * inverse
+            if is_sampled:
+                score += gumbel(words, FAST)
+            if FILTERED:
+                if is_bounded:
+                    keep = (x > bound) | ((x == bound) & (token <= last_tie))
+                    keep &= (x - peak) * inverse >= floor
+                    score = tl.where(keep, score, float("-inf"))
+            top = tl.max(tl.max(score, 1), 0)
+            if top > best:
+                best = top
+                best_id = tl.min(tl.min(tl.where(score == top, token, NO_ID), 1), 0)
+    at = row * tl.num_programs(1) + tl.program_id(1)
+    tl.store(score_ptr + at, tl.where(is_bad > 0, float("nan"), best))
+    tl.store(id_ptr + at, best_id)
 
 
 @jit
@@ -202,7 +222,7 @@ def launch_pick(
     options = {"launch_pdl": True} if launch_pdl else {}
     _pick_kernel[(num_rows, num_chunks)](
         scores, ids, logits, temperature, seed, position, child, is_valid, bounds, state, vocab_size, logits.stride(0), chunk,
-        GREEDY_BELOW=GREEDY_BELOW, DOMAIN=SAMPLING_DOMAIN, BLOCK=BLOCK, FAST=not INTERPRETED, num_warps=4, **flags, **options,
+        GREEDY_BELOW=GREEDY_BELOW, DOMAIN=SAMPLING_DOMAIN, BLOCK=BLOCK, FAST=not INTERPRETED, num_warps=1, **flags, **options,
     )  # fmt: skip
     # As wide as a row can be cut, so that one kernel serves every number of rows.
     _merge_kernel[(num_rows,)](

@@ -6,7 +6,7 @@ from explore.explore_decode import MERGED, case_of, probes
 from explore.explore_linear import search
 from explore.linear_candidates import HALF, MULTIPROCESSORS, PRODUCTS, WHOLE, candidates
 from nanofn_kernels.linear_held import HeldLaunch
-from nanofn_kernels.linear_plan import MANY
+from nanofn_kernels.linear_plan import held_launch
 
 
 def test_every_form_is_timed_beside_the_kernel():
@@ -35,7 +35,7 @@ def test_candidates_fit_a_multiprocessor(num_rows):
 
 def test_the_search_finds_what_depends_on_two_products():
     """A launch that only pays beside another product's new one is found in the second turn; what cannot run is left out."""
-    start = {name: MANY[shape] for name, shape in PRODUCTS.items()}
+    start = {name: held_launch(256, *shape) for name, shape in PRODUCTS.items()}
     choices = {name: launches[:6] for name, launches in candidates(256).items()}
     wanted = start | {"up": choices["up"][4], "out": choices["out"][3]}
 

@@ -43,9 +43,13 @@ RECORDED = {
     "held 1024x3072 gated at 64": Recorded(118, 161, 5, 64),
     "held 3072x1024 at 64": Recorded(82, 145, 6, 48),
     "held 1024x4096 at 256": Recorded(192, 145, 8, 128),
-    "held 2048x1024 at 256": Recorded(64, 129, 8, 32),
+    "held 2048x1024 at 256": Recorded(64, 97, 8, 32),
     "held 1024x3072 gated at 256": Recorded(144, 177, 6, 64),
-    "held 3072x1024 at 256": Recorded(72, 129, 8, 48),
+    "held 3072x1024 at 256": Recorded(104, 201, 10, 48),
+    "held 1024x4096 at 128": Recorded(192, 145, 8, 128),
+    "held 2048x1024 at 128": Recorded(48, 57, 8, 32),
+    "held 1024x3072 gated at 128": Recorded(120, 105, 9, 64),
+    "held 3072x1024 at 128": Recorded(72, 105, 9, 48),
     "held 4096x4096 at 16": Recorded(56, 97, 4, 16),
     "held 1024x3072 gated at 64 fp16": Recorded(118, 161, 5, 64),
     "tile bf16": Recorded(56, 36, 0, 64),
@@ -96,7 +100,7 @@ def cases() -> Iterator[tuple[str, Callable[[], object]]]:
     for wide, outputs, is_gated in linear_plan.ROW:
         name = f"{wide}x{outputs}{' gated' if is_gated else ''}"
         yield f"row {name}", lambda shape=(wide, outputs, is_gated): row(*shape)
-    for rows in (64, 256):
+    for rows in (64, 128, 256):
         for wide, outputs, is_gated in linear_plan.FEW:
             name = f"held {wide}x{outputs}{' gated' if is_gated else ''} at {rows}"
             yield name, lambda shape=(rows, wide, outputs, is_gated): held(*shape)

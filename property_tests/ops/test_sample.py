@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
+from nanofn_kernels import sample_pick
 from nanofn_kernels.errors import DtypeError, ShapeError
 from nanofn_kernels.reference.noise import gumbel_noise
 from nanofn_kernels.reference.sample import kept, sample as reference
@@ -63,6 +64,32 @@ def test_unfiltered_rows_equal_the_reference(vocab_size: int, dtype: torch.dtype
     if greedy:
         rows.temperature[1] = 9e-6
     check(rows)
+
+
+@pytest.mark.filterwarnings("ignore:(invalid value|overflow|divide by zero) encountered")  # numpy, where the interpreter meets NaN
+@settings(max_examples=12)
+@given(
+    vocab_size=st.sampled_from([511, 512, 513, 2900, 6001]), dtype=st.sampled_from([F16, BF16, F32]),
+    spread=st.sampled_from([0.0, 1.0, 6.0, 300.0]), order=st.sampled_from(["random", "rising", "falling"]), seed=st.integers(0, 99),
+    odd=st.sampled_from([0.0, float("nan"), float("inf"), float("-inf")]), bounded=st.booleans(),
+)  # fmt: skip
+def test_blocks_that_are_passed_over_hold_nothing_better(
+    vocab_size: int, dtype: torch.dtype, spread: float, order: str, seed: int, odd: float, bounded: bool
+) -> None:
+    """A chunk of many blocks: rising scores, ties, and a number that is none in the last block, which no score calls for."""
+    rows = Rows(4, vocab_size, dtype, spread=spread, seed=seed)
+    rows.temperature[1], rows.temperature[2] = 0.0, 1e-4
+    if order != "random":
+        rows.logits[:] = rows.logits.float().sort(dim=1, descending=order == "falling").values.to(dtype)
+    rows.logits[0, : vocab_size // 2] = float("-inf")
+    if odd:
+        rows.logits[3, vocab_size - 1] = odd
+        rows.logits[1, vocab_size - 2] = odd
+    # Beyond what is decided among gathered ids, so the pick has a bound.
+    options = filters(4, [2500], None, None) if bounded else {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sample_pick, "PROGRAMS", 1)
+        check(rows, **options)
 
 
 @pytest.mark.parametrize("dtype", [F16, BF16, F32])
@@ -206,10 +233,11 @@ def plain_kept(logits: list[float], temperature: float, k: int, p: float, m: flo
 )  # fmt: skip
 def test_the_reference_keeps_what_the_definitions_say(logits, temperature, k, p, m) -> None:
     """Exactly k with lower ids first, the id that crosses p, and what is likely enough."""
-    mask = kept(
-        torch.tensor([logits]), torch.tensor([temperature]), torch.tensor([k]), torch.tensor([p]), torch.tensor([m])
-    )
-    assert set(mask[0].nonzero().flatten().tolist()) == plain_kept(logits, temperature, k, p, m)
+    top_p, min_p = torch.tensor([p]), torch.tensor([m])
+    mask = kept(torch.tensor([logits]), torch.tensor([temperature]), torch.tensor([k]), top_p, min_p)
+    # 0.8 is more than 4 of 5 equal ids in float32, and not in float64.
+    expected = plain_kept(logits, temperature, k, float(top_p), float(min_p))
+    assert set(mask[0].nonzero().flatten().tolist()) == expected
 
 
 def test_samples_follow_softmax() -> None:

@@ -12,7 +12,7 @@ import torch
 from ops.test_linear_compiled import Recorded, figures_of, old_triton, reports
 
 RECORDED = {
-    "pick bfloat16": Recorded(72, 1, 0),
+    "pick bfloat16": Recorded(128, 1, 0),
     "merge bfloat16": Recorded(24, 1, 0),
     "mass bfloat16 filtered": Recorded(32, 1, 0),
     "bound bfloat16 filtered": Recorded(56, 1, 0),
@@ -20,9 +20,9 @@ RECORDED = {
     "decide 1 bfloat16 filtered": Recorded(200, 1, 0),
     "decide 2 bfloat16 filtered": Recorded(128, 1, 0),
     "filter bfloat16 filtered": Recorded(128, 48, 0),
-    "pick bfloat16 filtered": Recorded(96, 1, 0),
+    "pick bfloat16 filtered": Recorded(128, 1, 0),
     "merge bfloat16 filtered": Recorded(24, 1, 0),
-    "pick float32": Recorded(72, 1, 0),
+    "pick float32": Recorded(128, 1, 0),
     "merge float32": Recorded(24, 1, 0),
     "mass float32 filtered": Recorded(32, 1, 0),
     "bound float32 filtered": Recorded(56, 1, 0),
@@ -30,7 +30,7 @@ RECORDED = {
     "decide 1 float32 filtered": Recorded(200, 1, 0),
     "decide 2 float32 filtered": Recorded(128, 1, 0),
     "filter float32 filtered": Recorded(128, 24, 0),
-    "pick float32 filtered": Recorded(96, 1, 0),
+    "pick float32 filtered": Recorded(128, 1, 0),
     "merge float32 filtered": Recorded(24, 1, 0),
 }
 """What Triton 3.6.0 and 3.7.1 made of them, the larger of the two."""
