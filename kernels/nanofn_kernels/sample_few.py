@@ -14,7 +14,7 @@ from nanofn_kernels._dispatch import INTERPRETED, cdiv, jit, next_power_of_2, tl
 from nanofn_kernels.reference.noise import SAMPLING_DOMAIN
 from nanofn_kernels.reference.sample import GREEDY_BELOW
 from nanofn_kernels.sample_filter import Few, key_of, value_of, weight_of
-from nanofn_kernels.sample_pick import NO_ID, gumbel, noise_word
+from nanofn_kernels.sample_pick import BLOCK, NO_ID, chunk_size, gumbel, largest, noise_word
 
 CAPACITY = 8192
 """Ids of one row that can be decided here."""
@@ -26,7 +26,7 @@ SAMPLE = 8192
 """Logits in the sample."""
 
 CHUNK = 4096
-"""Ids that a program of a pass over the row does."""
+"""Ids of which a program makes maximum and mass."""
 
 MAX_K = 2048
 """The largest k that is decided here."""
@@ -181,12 +181,12 @@ def _bound_kernel(
 
 @jit
 def _gather_kernel(
-    gathered_ptr, gathered_ids_ptr, count_ptr, bad_ptr, state_ptr, bound_ptr, logits_ptr, vocab_size, logits_stride,
+    gathered_ptr, gathered_ids_ptr, count_ptr, bad_ptr, state_ptr, bound_ptr, logits_ptr, vocab_size, logits_stride, chunk,
     CAPACITY: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """gathered, ids = the logits above a row's bound, in any order; bad where there is a NaN or an infinity.
 
-    Program (i, j) does ids [j * BLOCK, (j + 1) * BLOCK) of row i. Traffic: element_bytes * vocab_size a row.
+    Program (i, j), one warp, does ids [j * chunk, (j + 1) * chunk) of row i. Traffic: element_bytes * vocab_size a row.
     """
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
@@ -194,20 +194,27 @@ def _gather_kernel(
     row = tl.program_id(0).to(tl.int64)
     if tl.load(state_ptr + row) != 3:
         return
+    start = tl.program_id(1) * chunk
+    stop = tl.minimum(start + chunk, vocab_size)
+    place = tl.arange(0, BLOCK // 8)[:, None] * 8 + tl.arange(0, 8)[None, :]
+    logits_row = logits_ptr + row * logits_stride
+    following = tl.load(logits_row + start + place, mask=start + place < stop, other=float("-inf"))
     bound = tl.load(bound_ptr + row)
-    token = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK // 8)[:, None] * 8 + tl.arange(0, 8)[None, :]
-    x = tl.load(logits_ptr + row * logits_stride + token, mask=token < vocab_size, other=float("-inf")).to(tl.float32)
-    if tl.max(tl.max(((x != x) | (x == float("inf"))).to(tl.int32), 1), 0) > 0:
-        tl.atomic_max(bad_ptr + row, 1)
-    is_in = (x > bound).to(tl.int32)
-    counts = tl.sum(is_in, 1)
-    found = tl.sum(counts, 0)
-    if found > 0:
-        first = tl.atomic_add(count_ptr + row, found)
-        place = first + (tl.cumsum(counts, 0) - counts)[:, None] + tl.cumsum(is_in, 1) - 1
-        fits = (is_in > 0) & (place < CAPACITY)
-        tl.store(gathered_ptr + row * CAPACITY + place, x, mask=fits)
-        tl.store(gathered_ids_ptr + row * CAPACITY + place, token, mask=fits)
+    for first in range(start, stop, BLOCK):
+        token = first + place
+        x = following.to(tl.float32)
+        following = tl.load(logits_row + token + BLOCK, mask=token + BLOCK < stop, other=float("-inf"))
+        top = largest(x)
+        if ~(top <= bound):
+            if ~(top < float("inf")):
+                tl.atomic_max(bad_ptr + row, 1)
+            is_in = (x > bound).to(tl.int32)
+            counts = tl.sum(is_in, 1)
+            at = tl.atomic_add(count_ptr + row, tl.sum(counts, 0), sem="relaxed")
+            slot = at + (tl.cumsum(counts, 0) - counts)[:, None] + tl.cumsum(is_in, 1) - 1
+            fits = (is_in > 0) & (slot < CAPACITY)
+            tl.store(gathered_ptr + row * CAPACITY + slot, x, mask=fits)
+            tl.store(gathered_ids_ptr + row * CAPACITY + slot, token, mask=fits)
 
 
 @jit
@@ -374,9 +381,10 @@ def launch_few(
         GREEDY_BELOW=GREEDY_BELOW, SHIFT=shift, SAMPLE=SAMPLE, CHUNKS=next_power_of_2(num_chunks), MAX_K=MAX_K,
         VALID=is_valid is not None, num_warps=16, **all_flags, **options,
     )  # fmt: skip
-    _gather_kernel[(num_rows, num_chunks)](
-        gathered, gathered_ids, count, bad, state, bound, logits, vocab_size, stride,
-        CAPACITY=CAPACITY, BLOCK=CHUNK, PDL=not INTERPRETED, num_warps=8, launch_pdl=True,
+    chunk = chunk_size(num_rows, vocab_size)
+    _gather_kernel[(num_rows, cdiv(vocab_size, chunk))](
+        gathered, gathered_ids, count, bad, state, bound, logits, vocab_size, stride, chunk,
+        CAPACITY=CAPACITY, BLOCK=BLOCK, PDL=not INTERPRETED, num_warps=1, launch_pdl=True,
     )  # fmt: skip
     for capacity, num_warps in ((SMALL_CAPACITY, 4), (CAPACITY, 16)):
         _decide_kernel[(num_rows,)](

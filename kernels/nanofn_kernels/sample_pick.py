@@ -81,6 +81,12 @@ def _larger(a, b):
 
 
 @jit
+def largest(x):
+    """The largest of a block in two dimensions, or NaN if there is one."""
+    return tl.reduce(tl.reduce(x, 1, _larger), 0, _larger)
+
+
+@jit
 def _pick_kernel(
     score_ptr, id_ptr, logits_ptr, temperature_ptr, seed_ptr, position_ptr, child_ptr, valid_ptr, bounds_ptr, state_ptr,
     vocab_size,
@@ -148,7 +154,7 @@ def _pick_kernel(
             if is_bounded:
                 margin = tl.where(x < bound, -1.0, margin)
         # A margin that is no number counts: it has to be seen what it comes from.
-        if is_first | ~(tl.reduce(tl.reduce(margin, 1, _larger), 0, _larger) <= 0.0):
+        if is_first | ~(largest(margin) <= 0.0):
             is_bad |= tl.max(tl.max(((x != x) | (x == float("inf"))).to(tl.int32), 1), 0)
             score = x * inverse
             if is_sampled:
@@ -197,6 +203,12 @@ def _merge_kernel(
     tl.store(undefined_ptr + row, is_undefined)
 
 
+def chunk_size(num_rows: int, vocab_size: int) -> int:
+    """Ids of a row that one program does, some blocks of them."""
+    blocks = cdiv(vocab_size, BLOCK)
+    return cdiv(blocks, min(blocks, cdiv(PROGRAMS, num_rows))) * BLOCK
+
+
 def launch_pick(
     token_ids: Tensor,
     is_undefined: Tensor,
@@ -213,8 +225,7 @@ def launch_pick(
 ) -> None:
     """Sample the rows that are not padding and, with a state, not done. Mutates token_ids and is_undefined there."""
     (num_rows, vocab_size), device = logits.shape, logits.device
-    blocks = cdiv(vocab_size, BLOCK)
-    chunk = cdiv(blocks, min(blocks, cdiv(PROGRAMS, num_rows))) * BLOCK
+    chunk = chunk_size(num_rows, vocab_size)
     num_chunks = cdiv(vocab_size, chunk)
     scores = torch.empty((num_rows, num_chunks), dtype=torch.float32, device=device)
     ids = torch.empty((num_rows, num_chunks), dtype=torch.int32, device=device)
@@ -227,5 +238,5 @@ def launch_pick(
     # As wide as a row can be cut, so that one kernel serves every number of rows.
     _merge_kernel[(num_rows,)](
         token_ids, is_undefined, scores, ids, is_valid, state, num_chunks,
-        CHUNKS=next_power_of_2(blocks), num_warps=1, launch_pdl=True, **flags,
+        CHUNKS=next_power_of_2(cdiv(vocab_size, BLOCK)), num_warps=1, launch_pdl=True, **flags,
     )  # fmt: skip

@@ -66,7 +66,9 @@ def test_unfiltered_rows_equal_the_reference(vocab_size: int, dtype: torch.dtype
     check(rows)
 
 
-@pytest.mark.filterwarnings("ignore:(invalid value|overflow|divide by zero) encountered")  # numpy, where the interpreter meets NaN
+@pytest.mark.filterwarnings(
+    "ignore:(invalid value|overflow|divide by zero) encountered"
+)  # numpy, where the interpreter meets NaN
 @settings(max_examples=12)
 @given(
     vocab_size=st.sampled_from([511, 512, 513, 2900, 6001]), dtype=st.sampled_from([F16, BF16, F32]),
