@@ -40,7 +40,7 @@ MAX_LAUNCHES = 60
 
 
 def find_tool(name: str) -> str | None:
-    """Return the tool's path: from PATH, else from where CUDA is installed as a rule, the newest one."""
+    """Return the tool's path: from PATH, else from where CUDA is installed as a rule, the default one first."""
     return shutil.which(name) or max((str(path) for place in PLACES for path in Path("/").glob(f"{place}/{name}")), default=None)  # fmt: skip
 
 

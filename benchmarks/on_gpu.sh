@@ -68,12 +68,12 @@ sanitize() {  # first without a tool, which compiles what runs under them; each 
     no_gpu && return
     local -x PYTORCH_NO_CUDA_MEMORY_CACHING=1
     checks 150 "$PYTHON" benchmarks/sanitize.py --apart "$@"
-    times 200 "$PYTHON" benchmarks/cuda_tools.py sanitize "$OUT" "$@"
+    times 220 "$PYTHON" benchmarks/cuda_tools.py sanitize "$OUT" "$@"
 }
 ncu() {
     no_gpu && return
     times 90 "$PYTHON" benchmarks/ncu_launches.py
-    times 100 "$PYTHON" benchmarks/cuda_tools.py ncu "$OUT"
+    times 110 "$PYTHON" benchmarks/cuda_tools.py ncu "$OUT"
 }
 
 run_part() {

@@ -24,7 +24,7 @@ def on_gpu(folder, *parts, **variables):
 
 
 def test_every_part_has_its_line():
-    """The README's table names each part of the script, in the order of neither."""
+    """The README's table names each part of the script."""
     parts = re.findall(r"^        ([a-z-]+)\) ", SCRIPT.read_text(encoding="utf-8"), re.MULTILINE)
     table = [line for line in (FOLDER / "README.md").read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
     assert len(parts) == len(set(parts)) > 20
