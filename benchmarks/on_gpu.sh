@@ -9,6 +9,7 @@
 #   TOKENIZER    a folder with a tokenizer for random weights; default: random words
 #   WEIGHTS      a folder that keeps random weights; default: a passing one in memory
 #   SMOKE        1: tiny models on whatever there is, and no kernels
+#   KERNELS      what the part sanitize runs, by the names in sanitize.py; default: all
 #
 # A wrong result ends the run. Whatever is cut or fails otherwise is named at the end, and its lines stay.
 set -uo pipefail
@@ -53,14 +54,26 @@ checks() {  # as run; only a command that had the time may end everything
     esac
 }
 generate() { times "$1" "$PYTHON" benchmarks/bench_generate.py "${@:2}" "${made[@]}" --out "$OUT" "${tiny[@]}"; }
+no_gpu() { [ -n "$SMOKE" ] && echo "== $part: needs a GPU"; }
 kernel() {  # name, seconds: a record, and whether the results that it timed were right
-    if [ -n "$SMOKE" ]; then echo "== $part: needs a GPU"; return; fi
+    no_gpu && return
     checks "$2" "$PYTHON" "benchmarks/bench_$1.py" "$OUT/$1.jsonl"
     checks 20 "$PYTHON" benchmarks/wrong_lines.py "$OUT/$1.jsonl"
 }
 explore() {
-    if [ -n "$SMOKE" ]; then echo "== $part: needs a GPU"; return; fi
+    no_gpu && return
     checks "$2" "$PYTHON" "benchmarks/explore/explore_$1.py" "$OUT/$3_explored.jsonl" "${@:4}"
+}
+sanitize() {  # first without a tool, which compiles what runs under them; each tensor an allocation of its own
+    no_gpu && return
+    local -x PYTORCH_NO_CUDA_MEMORY_CACHING=1
+    checks 150 "$PYTHON" benchmarks/sanitize.py --apart "$@"
+    times 220 "$PYTHON" benchmarks/cuda_tools.py sanitize "$OUT" "$@"
+}
+ncu() {
+    no_gpu && return
+    times 90 "$PYTHON" benchmarks/ncu_launches.py
+    times 110 "$PYTHON" benchmarks/cuda_tools.py ncu "$OUT"
 }
 
 run_part() {
@@ -81,6 +94,8 @@ run_part() {
         linear) kernel linear 150 ;;
         prefill) kernel paged_prefill 90 ;;
         store) kernel norm_rope_store 60 ;;
+        sanitize) sanitize ${KERNELS:-} ;;
+        ncu) ncu ;;
         explore) run_parts explore-decode explore-linear ;;
         explore-decode) explore decode 120 paged_decode ;;
         explore-linear) explore linear 180 linear --seconds 60 ;;

@@ -1,0 +1,148 @@
+"""Our kernels under NVIDIA's tools, where a machine has them and they work: one line says so if not.
+
+python benchmarks/cuda_tools.py sanitize OUT [NAME ...]   # sanitize.py under compute-sanitizer: OUT/sanitizer.jsonl
+python benchmarks/cuda_tools.py ncu OUT                   # ncu_launches.py under Nsight Compute: OUT/ncu.csv
+
+Run the scripts without the tools before: what compiles under a tool takes its time.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from record import append_record
+
+FOLDER = Path(__file__).resolve().parent
+PLACES = ("usr/local/cuda*/bin", "usr/local/cuda*/compute-sanitizer", "opt/nvidia/nsight-compute/*")
+LIMIT_S = 90
+"""Of one run under a tool."""
+
+SANITIZERS = {
+    # Torch asks the driver for functions that it may lack; a call that fails in earnest is an exception anyway.
+    "memcheck": ["--report-api-errors", "no", "--padding", "4096"],
+    "racecheck": [],
+}
+SUMMARY = re.compile(
+    r"ERROR SUMMARY: (\d+) errors?|RACECHECK SUMMARY: \d+ hazards? displayed \((\d+) errors?, (\d+) warn"
+)
+SECTIONS = ("SpeedOfLight", "Occupancy", "WarpStateStats", "SchedulerStats", "LaunchStats")
+MAX_LAUNCHES = 60
+"""More than `ncu_launches.py` has; the CSV has a few KB a launch."""
+
+
+def find_tool(name: str) -> str | None:
+    """Return the tool's path: from PATH, else from where CUDA is installed as a rule, the default one first."""
+    return shutil.which(name) or max((str(path) for place in PLACES for path in Path("/").glob(f"{place}/{name}")), default=None)  # fmt: skip
+
+
+def version_of(tool: str) -> str:
+    """Return the version that a tool names."""
+    said = subprocess.run([tool, "--version"], capture_output=True, text=True, check=False).stdout
+    return (re.findall(r"[Vv]ersion ([\d.]+)", said) or ["unknown"])[-1]
+
+
+def run_tool(command: list[str], seconds: float) -> tuple[int, str]:
+    """Run a command for at most so long: its status, 124 if it was cut, and all that it said."""
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True
+    )
+    try:
+        said, _ = process.communicate(timeout=seconds)
+        return process.returncode, said
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        return 124, process.communicate()[0]
+    finally:  # a tool that is killed leaves the program that it runs
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def judge(status: int, said: str) -> dict[str, object]:
+    """Read a sanitizer's output: which kernels came through, what was found, and in which functions."""
+    counts = [tuple(int(number or 0) for number in found) for found in SUMMARY.findall(said)]
+    errors, warnings = (sum(column) for column in zip(*((a + b, c) for a, b, c in counts), strict=True)) if counts else (None, None)  # fmt: skip
+    right = re.findall(r"^(\w+): right$", said, re.MULTILINE)
+    remarks = [line for line in said.splitlines() if line.startswith("=========")]
+    if status == 124:
+        verdict = "cut"
+    elif not right and re.search("not supported|failed to initialize", said, re.IGNORECASE):
+        verdict = "unsupported"
+    elif errors:
+        verdict = "found"
+    else:
+        verdict = "clean" if status == 0 and errors == 0 else "failed"
+    functions = {name for line in remarks for name in re.findall(r"\b_\w+_kernel\b", line)}
+    return {"status": verdict, "kernels": right, "errors": errors, "warnings": warnings, "found_in": sorted(functions)}
+
+
+def sanitize(out: Path, names: list[str], limit: float = LIMIT_S) -> bool:
+    """Run `sanitize.py` under each tool and record what it found; say whether that is nothing."""
+    tool = find_tool("compute-sanitizer")
+    if tool is None:
+        print("compute-sanitizer is not on this machine")
+        return True
+    is_good = True
+    for name, options in SANITIZERS.items():
+        begin = time.perf_counter()
+        command = [tool, "--tool", name, "--error-exitcode", "9", "--print-limit", "20", *options, sys.executable]
+        status, said = run_tool([*command, str(FOLDER / "sanitize.py"), *names], limit)
+        found = judge(status, said)
+        seconds = round(time.perf_counter() - begin, 1)
+        append_record("sanitizer", {"tool": name, "tool_version": version_of(tool), **found, "seconds": seconds}, out)
+        if found["status"] == "unsupported":
+            print(f"compute-sanitizer does not work here: {complaint(said)}")
+            break
+        print(said)
+        print(f"{name}: {found}, {seconds} s")
+        is_good &= found["status"] == "clean"
+    return is_good
+
+
+def ncu(out: Path, limit: float = LIMIT_S) -> bool:
+    """Run `ncu_launches.py` under Nsight Compute and keep its table; say whether it had the time."""
+    tool = find_tool("ncu")
+    if tool is None:
+        print("ncu is not on this machine")
+        return True
+    command = [tool, "--clock-control", "none", "--profile-from-start", "off", "--csv", "--page", "raw"]
+    # Our functions begin with an underscore, torch's do not.
+    command += ["--kernel-name", "regex:^_.*_kernel$", "--launch-count", str(MAX_LAUNCHES)]
+    command += [part for section in SECTIONS for part in ("--section", section)]
+    status, said = run_tool([*command, sys.executable, str(FOLDER / "ncu_launches.py")], limit)
+    rows = [line for line in said.splitlines() if line.startswith('"')]
+    if rows:
+        (out / "ncu.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+        print(f"ncu {version_of(tool)}: {len(rows) - 2} launches in ncu.csv")  # behind the lines of names and units
+    elif status != 124:
+        print(f"ncu does not work here: {complaint(said)}")
+    return status != 124
+
+
+def complaint(said: str) -> str:
+    """Return the first line that looks like an error, else the last one."""
+    lines = [line.strip("= ") for line in said.splitlines() if line.strip("= ")] or ["it said nothing"]
+    return next((line for line in lines if re.search("error|not supported|failed", line, re.IGNORECASE)), lines[-1])
+
+
+def main(arguments: list[str]) -> None:
+    """Run what is named; fail if a tool found something or was cut."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("tool", choices=("sanitize", "ncu"))
+    parser.add_argument("out", type=Path)
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    options = parser.parse_args(arguments)
+    if not (sanitize(options.out, options.names) if options.tool == "sanitize" else ncu(options.out)):
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

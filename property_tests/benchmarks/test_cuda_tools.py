@@ -1,0 +1,114 @@
+"""What is made of NVIDIA's tools' output, with programs of the same names in their place."""
+
+import json
+
+import pytest
+
+import cuda_tools
+
+CLEAN = {
+    "memcheck": "echo work_list: right; echo linear: right; echo '========= ERROR SUMMARY: 0 errors'",
+    "racecheck": "echo linear: right; echo '========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)'",
+}
+FOUND = """echo work_list: right
+echo '========= Error: Race reported between Write access at _pick_kernel+0x140 in sample_pick.py:12'
+echo '=========     and Read access at _pick_kernel+0x180 [12 hazards]'
+echo '========= RACECHECK SUMMARY: 3 hazards displayed (2 errors, 1 warning)'
+exit 9"""
+UNSUPPORTED = "echo '========= Error: Device not supported'; echo 'CUDA error: unknown error'; exit 1"
+
+
+@pytest.fixture
+def tool(tmp_path, monkeypatch):
+    """Put a shell script on the path under the name of a tool, and return what it was called with."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+
+    def make(name, memcheck, racecheck=""):
+        path = folder / name
+        cases = f'case "$*" in *--version*) echo Version 2025.3.1.0;; *racecheck*) {racecheck or ":"};; *) {memcheck};; esac'
+        path.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/calls\n{cases}\n', encoding="utf-8")
+        path.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+        return tmp_path / "calls"
+
+    return make
+
+
+def lines(folder):
+    """The recorded lines."""
+    return [json.loads(line) for line in (folder / "sanitizer.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def test_a_clean_run_is_two_lines(tool, tmp_path):
+    """One a tool, with its version and the kernels that came through; names are passed on."""
+    calls = tool("compute-sanitizer", CLEAN["memcheck"], CLEAN["racecheck"])
+    assert cuda_tools.sanitize(tmp_path, ["work_list", "linear"])
+    first, second = lines(tmp_path)
+    assert (first["tool"], first["status"], first["errors"], first["kernels"]) == ("memcheck", "clean", 0, ["work_list", "linear"])  # fmt: skip
+    assert (second["tool"], second["status"], second["warnings"], second["kernels"]) == ("racecheck", "clean", 0, ["linear"])  # fmt: skip
+    assert first["tool_version"] == "2025.3.1.0"
+    assert {"commit", "date", "device", "versions", "seconds"} <= set(first)
+    assert "--tool memcheck --error-exitcode 9" in calls.read_text(encoding="utf-8")
+    assert "sanitize.py work_list linear" in calls.read_text(encoding="utf-8")
+
+
+def test_a_finding_names_its_kernel_and_fails(tool, tmp_path, capsys):
+    """The other tool's run is recorded all the same, and what was found is printed whole."""
+    tool("compute-sanitizer", CLEAN["memcheck"], FOUND)
+    assert not cuda_tools.sanitize(tmp_path, [])
+    first, second = lines(tmp_path)
+    assert first["status"] == "clean"
+    assert (second["status"], second["errors"], second["warnings"], second["found_in"]) == ("found", 2, 1, ["_pick_kernel"])  # fmt: skip
+    assert "12 hazards" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("said", "status"), [("exit 0", "failed"), ("echo linear: right; exit 1", "failed"), ("exec sleep 60", "cut")]
+)
+def test_a_run_without_a_summary_is_no_clean_one(tool, tmp_path, said, status):
+    """A tool that says nothing, a script that fails under it, and a run that is cut."""
+    tool("compute-sanitizer", said, CLEAN["racecheck"])
+    assert not cuda_tools.sanitize(tmp_path, [], limit=1.0)
+    assert [line["status"] for line in lines(tmp_path)] == [status, "clean"]
+
+
+def test_a_machine_that_a_tool_does_not_know_is_one_line(tool, tmp_path, capsys):
+    """Neither a failure nor a success: it is recorded as what it is, and the second tool is not tried."""
+    tool("compute-sanitizer", UNSUPPORTED)
+    assert cuda_tools.sanitize(tmp_path, [])
+    assert capsys.readouterr().out == "compute-sanitizer does not work here: Error: Device not supported\n"
+    assert [line["status"] for line in lines(tmp_path)] == ["unsupported"]
+
+
+@pytest.mark.parametrize("name", ["sanitize", "ncu"])
+def test_a_machine_without_the_tool_is_one_line(name, tmp_path, monkeypatch, capsys):
+    """And the run goes on."""
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(cuda_tools, "PLACES", ())
+    cuda_tools.main([name, str(tmp_path)])
+    assert capsys.readouterr().out.endswith("is not on this machine\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_table_is_kept_without_what_is_said_around_it(tool, tmp_path, capsys):
+    """Two lines of names and units, then one a launch."""
+    rows = ['"ID","Kernel Name"', '"","ns"', '"0","_pick_kernel"', '"1","_merge_kernel"']
+    said = "; ".join(f"echo '{line}'" for line in ["==PROF== Connected", *rows, "==PROF== Disconnected"])
+    calls = tool("ncu", said)
+    assert cuda_tools.ncu(tmp_path)
+    assert (tmp_path / "ncu.csv").read_text(encoding="utf-8").splitlines() == rows
+    assert capsys.readouterr().out == "ncu 2025.3.1.0: 2 launches in ncu.csv\n"
+    assert "--clock-control none" in calls.read_text(encoding="utf-8")
+
+
+def test_counters_that_cannot_be_read_are_one_line(tool, tmp_path, capsys):
+    """No table is written; a run that is cut is a failure."""
+    tool(
+        "ncu", "echo '==PROF== Connected'; echo '==ERROR== Failed to initialize the profiler: LibraryNotLoaded'; exit 1"
+    )
+    assert cuda_tools.ncu(tmp_path)
+    assert "does not work here: ERROR== Failed to initialize" in capsys.readouterr().out
+    assert not (tmp_path / "ncu.csv").exists()
+    tool("ncu", "exec sleep 60")
+    assert not cuda_tools.ncu(tmp_path, limit=0.5)

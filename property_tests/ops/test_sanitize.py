@@ -1,0 +1,42 @@
+"""What runs under compute-sanitizer runs here too, and would notice a wrong result."""
+
+import pytest
+import torch
+
+import sanitize
+
+
+@pytest.mark.parametrize("name", sanitize.KERNELS)
+def test_a_kernel_is_right_on_what_the_sanitizer_sees(name, capsys) -> None:
+    """Every case of a kernel equals its reference, and its name is said, from which it is known how far a run came."""
+    sanitize.main([name])
+    assert capsys.readouterr().out == f"{name}: right\n"
+
+
+def test_a_name_that_is_none_is_an_error() -> None:
+    """A misspelt kernel is not one that passed."""
+    with pytest.raises(SystemExit):
+        sanitize.main(["paged_decode", "sampel"])
+
+
+@pytest.mark.parametrize("name", ["chunk_sums", "adjust_logits"])
+def test_a_wrong_result_is_no_success(name, monkeypatch) -> None:
+    """One number off is seen, be it in bits or in a tolerance."""
+    right = getattr(sanitize, name)
+
+    def wrong(*arguments):
+        found = right(*arguments)
+        changed = found if isinstance(found, torch.Tensor) else found[2]
+        changed[-1, -1] += 1
+        return found
+
+    monkeypatch.setattr(sanitize, name, wrong)
+    with pytest.raises(AssertionError):
+        sanitize.main([name.removesuffix("_logits")])
+
+
+def test_every_tabled_launch_and_every_number_of_rows_is_there() -> None:
+    """Held launches of both tables, gated and not, split and not; one row, few, more than one program's."""
+    found = sanitize.products()
+    assert {*sanitize.FEW.values(), *sanitize.MANY.values()} <= {launch for *_, launch in found}
+    assert {1, 5, 70, 200} == {num_rows for num_rows, *_ in found}
