@@ -8,6 +8,7 @@ from torch import Tensor
 
 from nanofn_kernels._dispatch import FLOATS, INTERPRETED, check_tensor, define_op, jit, next_power_of_2, tl
 from nanofn_kernels.decode_launch import Launch, choose_launch, decode_split_size, scratch_size
+from nanofn_kernels.decode_merge import merge_shape, merge_splits
 from nanofn_kernels.errors import ShapeError
 from nanofn_kernels.reference.paged_decode import paged_decode as _reference
 from nanofn_kernels.work_list import ITEM_FIELDS, SPLIT_UNIT, check_work, max_items, max_splits
@@ -16,57 +17,6 @@ __all__ = ["Launch", "choose_launch", "decode_split_size", "paged_decode", "scra
 
 HEAD_DIMS = (32, 64, 80, 96, 128, 192, 256)
 MAX_GROUP = 32
-
-MERGE_SPLITS = tl.constexpr(16)
-"""Partial results that a merging program asks for before it uses the first: all that 8 or more K/V heads can have."""
-
-
-@jit
-def _merge_splits(
-    out_ptr, scratch_ptr, weights_ptr, num_splits, out_stride_head,
-    NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, HEAD_COLS: tl.constexpr,
-    SPLITS: tl.constexpr, MERGE_ROWS: tl.constexpr,
-):  # fmt: skip
-    """out = sum_s 2^(w_s - w) out_s / sum_s 2^(w_s - w), w = max_s w_s: the same sums in the same order, whoever comes last.
-
-    A thread adds up its own numbers over the splits, in registers: nothing goes through shared memory.
-    """
-    dim = tl.arange(0, HEAD_COLS)
-    for first_row in range(0, GROUP, MERGE_ROWS):
-        member = first_row + tl.arange(0, MERGE_ROWS)
-        in_group = member < GROUP
-        wanted = in_group[:, None] & (dim < HEAD_DIM)[None, :]
-        highest = tl.full([MERGE_ROWS], -1e30, tl.float32)
-        total = tl.zeros([MERGE_ROWS], tl.float32)
-        acc = tl.zeros([MERGE_ROWS, HEAD_COLS], tl.float32)
-        stop = MERGE_SPLITS if SPLITS <= MERGE_SPLITS else num_splits
-        for first in range(0, stop, MERGE_SPLITS):
-            logs, parts = (), ()
-            # .cg: written by other multiprocessors, so not from this one's L1. What is not there has weight 2^-1e30 = 0.
-            for ahead in tl.static_range(MERGE_SPLITS):
-                place = (first + ahead) * NUM_HEADS + member
-                real = first + ahead < num_splits
-                logs += (tl.load(weights_ptr + place, mask=in_group & real, other=-1e30, cache_modifier=".cg"),)
-            for ahead in tl.static_range(MERGE_SPLITS):
-                place = (first + ahead) * NUM_HEADS + member
-                real = first + ahead < num_splits
-                at = scratch_ptr + place[:, None] * HEAD_DIM + dim[None, :]
-                parts += (tl.load(at, mask=wanted & real, other=0.0, cache_modifier=".cg"),)
-            new_highest = highest
-            for ahead in tl.static_range(MERGE_SPLITS):
-                new_highest = tl.maximum(new_highest, logs[ahead])
-            shrink = tl.exp2(highest - new_highest)
-            total *= shrink
-            acc *= shrink[:, None]
-            for ahead in tl.static_range(MERGE_SPLITS):
-                weight = tl.exp2(logs[ahead] - new_highest)
-                total += weight
-                acc += weight[:, None] * parts[ahead]
-            highest = new_highest
-        result = acc / total[:, None]
-        tl.store(
-            out_ptr + member[:, None] * out_stride_head + dim[None, :], result.to(out_ptr.dtype.element_ty), mask=wanted
-        )
 
 
 @jit
@@ -181,7 +131,7 @@ def _decode_item(
         if tl.atomic_add(counter, 1, sem="acq_rel", scope="gpu") == num_splits - 1:
             tl.store(counter, 0)
             partial = first_slot.to(tl.int64) * NUM_HEADS + head * GROUP
-            _merge_splits(
+            merge_splits(
                 out_head, scratch_ptr + partial * HEAD_DIM, weights_ptr + partial, num_splits, out_stride_head,
                 NUM_HEADS, GROUP, HEAD_DIM, HEAD_COLS, MAX_SPLITS, MERGE_ROWS,
             )  # fmt: skip
@@ -387,18 +337,6 @@ def _num_multiprocessors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 132
 
 
-def _merge_shape(launch: Launch, group_rows: int, head_cols: int) -> tuple[int | None, int]:
-    """The registers that a thread may have, and the heads whose splits they suffice to merge at once.
-
-    16 splits' 8 numbers fit 255 registers without spills, where so many are free, and 4 numbers fit what the assembler takes by
-    itself. That keeps to 160, and asks for some of more than 2 numbers only after it has used others: then it is told of 255.
-    """
-    threads = 32 * launch.num_warps
-    is_roomy = 256 * threads * launch.programs_per_sm <= 65_536
-    rows = max(1, min(group_rows, threads * (8 if is_roomy else 4) // head_cols))
-    return (255 if is_roomy and rows * head_cols > 2 * threads else None), rows
-
-
 def launch_paged_decode(
     query: Tensor,
     k_cache: Tensor,
@@ -430,7 +368,7 @@ def launch_paged_decode(
     programs, registers, merge_rows = capacity * num_kv_heads, None, 1
     if split:
         programs = min(programs, launch.programs_per_sm * _num_multiprocessors(query.device))
-        registers, merge_rows = _merge_shape(launch, group_rows, head_cols)
+        registers, merge_rows = merge_shape(launch, group_rows, head_cols)
     _paged_decode_kernel[(programs,)](
         out, query, k_cache, v_cache, items, blocks, count, scratch, scratch[capacity * num_heads * head_dim :], arrived,
         scale * k_scale * math.log2(math.e), v_scale,
