@@ -23,8 +23,8 @@ def decode_split_size(num_seqs: int, num_kv_heads: int) -> int:
 
 
 def scratch_size(num_items: int, num_heads: int, head_dim: int) -> int:
-    """The float32 numbers that `scratch` must hold: an output, a maximum and a sum for every item and head."""
-    return num_items * num_heads * (head_dim + 2)
+    """The float32 numbers that `scratch` must hold: an output and its weight for every item and head."""
+    return num_items * num_heads * (head_dim + 1)
 
 
 @dataclass(frozen=True)

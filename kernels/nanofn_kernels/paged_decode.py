@@ -8,6 +8,7 @@ from torch import Tensor
 
 from nanofn_kernels._dispatch import FLOATS, INTERPRETED, check_tensor, define_op, jit, next_power_of_2, tl
 from nanofn_kernels.decode_launch import Launch, choose_launch, decode_split_size, scratch_size
+from nanofn_kernels.decode_merge import merge_shape, merge_splits
 from nanofn_kernels.errors import ShapeError
 from nanofn_kernels.reference.paged_decode import paged_decode as _reference
 from nanofn_kernels.work_list import ITEM_FIELDS, SPLIT_UNIT, check_work, max_items, max_splits
@@ -16,41 +17,6 @@ __all__ = ["Launch", "choose_launch", "decode_split_size", "paged_decode", "scra
 
 HEAD_DIMS = (32, 64, 80, 96, 128, 192, 256)
 MAX_GROUP = 32
-
-MERGE_NUMBERS = 4096
-"""Partial results that a merging program holds at once."""
-
-
-@jit
-def _merge_splits(
-    out_ptr, scratch_ptr, sums_ptr, num_splits, v_scale, out_stride_head,
-    NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, HEAD_COLS: tl.constexpr,
-    SPLITS: tl.constexpr, MERGE_ROWS: tl.constexpr,
-):  # fmt: skip
-    """out = sum_s 2^(m_s - m) acc_s / sum_s 2^(m_s - m) l_s: the same sums in the same order, whoever comes last."""
-    split = tl.arange(0, SPLITS)
-    dim = tl.arange(0, HEAD_COLS)
-    real = (split < num_splits)[:, None]
-    for first in range(0, GROUP, MERGE_ROWS):
-        member = first + tl.arange(0, MERGE_ROWS)
-        known = real & (member < GROUP)[None, :]
-        in_head = (dim < HEAD_DIM)[None, None, :]
-        # .cg: written by other multiprocessors, so not from this one's L1.
-        part = tl.load(
-            scratch_ptr + (split[:, None] * NUM_HEADS + member[None, :])[:, :, None] * HEAD_DIM + dim[None, None, :],
-            mask=known[:, :, None] & in_head, other=0.0, cache_modifier=".cg",
-        )  # fmt: skip
-        sums = sums_ptr + (split[:, None] * NUM_HEADS + member[None, :]) * 2
-        maximum = tl.load(sums, mask=known, other=-1e30, cache_modifier=".cg")
-        total = tl.load(sums + 1, mask=known, other=0.0, cache_modifier=".cg")
-        # What is not there has weight 2^-1e30 = 0.
-        weight = tl.exp2(maximum - tl.max(maximum, 0)[None, :])
-        total = tl.sum(weight * total, 0)
-        result = tl.sum(weight[:, :, None] * part, 0) * (v_scale / tl.where(total > 0.0, total, 1.0))[:, None]
-        tl.store(
-            out_ptr + member[:, None] * out_stride_head + dim[None, :], result.to(out_ptr.dtype.element_ty),
-            mask=(member < GROUP)[:, None] & (dim < HEAD_DIM)[None, :],
-        )  # fmt: skip
 
 
 @jit
@@ -107,27 +73,34 @@ def _attend_tiles(
 
 
 @jit
+def _first_ids_at(ids_ptr, blocks_stride, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr):
+    """Where the ids of an item's first tile are, whatever its length: what lies past its end is read and never followed."""
+    if BLOCK_SIZE % TILE == 0:
+        places = ids_ptr
+    else:
+        places = ids_ptr + tl.minimum(tl.arange(0, TILE) // BLOCK_SIZE, blocks_stride - 1)
+    return places
+
+
+@jit
 def _decode_item(
-    out_ptr, query_ptr, k_ptr, v_ptr, ids_ptr, scratch_ptr, sums_ptr, arrived_ptr,
+    ids, out_ptr, query_ptr, k_ptr, v_ptr, ids_ptr, scratch_ptr, weights_ptr, arrived_ptr,
     entry, start, stop, slot, first_slot, num_splits, head, logit_scale, v_scale,
-    out_stride_seq, out_stride_head, query_stride_seq, query_stride_head, blocks_stride,
+    out_stride_seq, out_stride_head, query_stride_seq, query_stride_head,
     K_STRIDE_BLOCK: tl.constexpr, K_STRIDE_SLOT: tl.constexpr, K_STRIDE_HEAD: tl.constexpr,
     V_STRIDE_BLOCK: tl.constexpr, V_STRIDE_SLOT: tl.constexpr, V_STRIDE_HEAD: tl.constexpr,
     NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, GROUP_ROWS: tl.constexpr, HEAD_DIM: tl.constexpr, HEAD_COLS: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, SPLIT: tl.constexpr, MAX_SPLITS: tl.constexpr, MERGE_ROWS: tl.constexpr,
     UPCAST: tl.constexpr,
 ):  # fmt: skip
-    """One item and K/V head: softmax(q k^T) v over [start, stop), and the merge if it is an entry's last to finish."""
+    """One item and K/V head: softmax(q k^T) v over [start, stop), and the merge if it is an entry's last to finish.
+
+    `ids` are the first tile's. A split leaves its output and, as its weight, the logarithm of its sum.
+    """
     member = tl.arange(0, GROUP_ROWS)
     dim = tl.arange(0, HEAD_COLS)
     in_group = member[:, None] < GROUP
     in_head = dim[None, :] < HEAD_DIM
-
-    # The first tile's ids do not wait for the item: what lies past `stop` is read here and never followed.
-    if BLOCK_SIZE % TILE == 0:
-        ids = tl.load(ids_ptr)
-    else:
-        ids = tl.load(ids_ptr + tl.minimum(tl.arange(0, TILE) // BLOCK_SIZE, blocks_stride - 1))
     acc, maximum, total = _attend_tiles(
         ids, query_ptr, k_ptr, v_ptr, ids_ptr, entry, start, stop, head, logit_scale, query_stride_seq, query_stride_head,
         K_STRIDE_BLOCK, K_STRIDE_SLOT, K_STRIDE_HEAD, V_STRIDE_BLOCK, V_STRIDE_SLOT, V_STRIDE_HEAD,
@@ -136,25 +109,33 @@ def _decode_item(
 
     NUM_HEADS: tl.constexpr = NUM_KV_HEADS * GROUP
     out_head = out_ptr + entry.to(tl.int64) * out_stride_seq + head * GROUP * out_stride_head
+    total = tl.where(total > 0.0, total, 1.0)
+    result = acc * (v_scale / total)[:, None]
     if SPLIT and num_splits > 1:
         partial = slot.to(tl.int64) * NUM_HEADS + head * GROUP
         tl.store(
-            scratch_ptr + partial * HEAD_DIM + member[:, None] * HEAD_DIM + dim[None, :], acc, mask=in_group & in_head
+            scratch_ptr + partial * HEAD_DIM + member[:, None] * HEAD_DIM + dim[None, :],
+            result,
+            mask=in_group & in_head,
         )
-        tl.store(sums_ptr + partial * 2 + member * 2, maximum, mask=member < GROUP)
-        tl.store(sums_ptr + partial * 2 + member * 2 + 1, total, mask=member < GROUP)
-        # All threads' stores come before the one thread's release.
+        if UPCAST or query_ptr.dtype.element_ty == tl.float32:
+            logarithm = tl.log2(total)
+        else:
+            # One instruction, of relative error 2^-22. The exact one is a chain of 30 that the merge would wait for.
+            logarithm = tl.extra.cuda.libdevice.fast_log2f(total)
+        tl.store(weights_ptr + partial + member, maximum + logarithm, mask=member < GROUP)
+        # All threads' stores come before the one thread's release. Its acquire, an invalidation of L1, is as cheap as any:
+        # a fence in the branch would need a barrier of its own before the other threads may load.
         tl.debug_barrier()
         counter = arrived_ptr + entry * NUM_KV_HEADS + head
         if tl.atomic_add(counter, 1, sem="acq_rel", scope="gpu") == num_splits - 1:
             tl.store(counter, 0)
             partial = first_slot.to(tl.int64) * NUM_HEADS + head * GROUP
-            _merge_splits(
-                out_head, scratch_ptr + partial * HEAD_DIM, sums_ptr + partial * 2, num_splits, v_scale, out_stride_head,
+            merge_splits(
+                out_head, scratch_ptr + partial * HEAD_DIM, weights_ptr + partial, num_splits, out_stride_head,
                 NUM_HEADS, GROUP, HEAD_DIM, HEAD_COLS, MAX_SPLITS, MERGE_ROWS,
             )  # fmt: skip
     else:
-        result = acc * (v_scale / tl.where(total > 0.0, total, 1.0))[:, None]
         tl.store(
             out_head + member[:, None] * out_stride_head + dim[None, :],
             result.to(out_ptr.dtype.element_ty),
@@ -164,7 +145,7 @@ def _decode_item(
 
 @jit
 def _paged_decode_kernel(
-    out_ptr, query_ptr, k_ptr, v_ptr, items_ptr, blocks_ptr, count_ptr, scratch_ptr, sums_ptr, arrived_ptr, logit_scale, v_scale,
+    out_ptr, query_ptr, k_ptr, v_ptr, items_ptr, blocks_ptr, count_ptr, scratch_ptr, weights_ptr, arrived_ptr, logit_scale, v_scale,
     out_stride_seq, out_stride_head, query_stride_seq, query_stride_head, blocks_stride,
     K_STRIDE_BLOCK: tl.constexpr, K_STRIDE_SLOT: tl.constexpr, K_STRIDE_HEAD: tl.constexpr,
     V_STRIDE_BLOCK: tl.constexpr, V_STRIDE_SLOT: tl.constexpr, V_STRIDE_HEAD: tl.constexpr,
@@ -189,19 +170,25 @@ def _paged_decode_kernel(
         slot, first_slot = tl.load(item + 3, volatile=True), tl.load(item + 4, volatile=True)
         num_splits = tl.load(item + 5, volatile=True)
         works = tl.load(count_ptr, volatile=True) * NUM_KV_HEADS
+        # So are the first item's first ids, or the compiler moves them behind the wait.
+        blocks = blocks_ptr + (program // NUM_KV_HEADS) * blocks_stride
+        ids = tl.load(_first_ids_at(blocks, blocks_stride, BLOCK_SIZE, TILE), volatile=True)
     else:
         entry, start, stop = tl.load(item), tl.load(item + 1), tl.load(item + 2)
     if PDL:
-        # The work list was complete before the kernel in front began. Queries and new K/V are what that kernel writes.
+        # The work list, with its block ids, was complete before the kernel in front began: it may be read before the wait.
+        # Queries and new K/V are what that kernel writes.
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
     if SPLIT:
         for work in range(program, works, tl.num_programs(0)):
+            blocks = blocks_ptr + (work // NUM_KV_HEADS) * blocks_stride
+            # Ids of later items are asked for here, at their item's beginning.
+            ids = tl.load(_first_ids_at(blocks, blocks_stride, BLOCK_SIZE, TILE), mask=work != program, other=ids)
             _decode_item(
-                out_ptr, query_ptr, k_ptr, v_ptr, blocks_ptr + (work // NUM_KV_HEADS) * blocks_stride,
-                scratch_ptr, sums_ptr, arrived_ptr,
+                ids, out_ptr, query_ptr, k_ptr, v_ptr, blocks, scratch_ptr, weights_ptr, arrived_ptr,
                 entry, start, stop, slot, first_slot, num_splits, work % NUM_KV_HEADS, logit_scale, v_scale,
-                out_stride_seq, out_stride_head, query_stride_seq, query_stride_head, blocks_stride,
+                out_stride_seq, out_stride_head, query_stride_seq, query_stride_head,
                 K_STRIDE_BLOCK, K_STRIDE_SLOT, K_STRIDE_HEAD, V_STRIDE_BLOCK, V_STRIDE_SLOT, V_STRIDE_HEAD,
                 NUM_KV_HEADS, GROUP, GROUP_ROWS, HEAD_DIM, HEAD_COLS, BLOCK_SIZE, TILE, SPLIT, MAX_SPLITS, MERGE_ROWS, UPCAST,
             )  # fmt: skip
@@ -214,11 +201,12 @@ def _paged_decode_kernel(
                 tl.load(item + 5, mask=more),
             )
     else:
+        blocks = blocks_ptr + (program // NUM_KV_HEADS) * blocks_stride
+        ids = tl.load(_first_ids_at(blocks, blocks_stride, BLOCK_SIZE, TILE))
         _decode_item(
-            out_ptr, query_ptr, k_ptr, v_ptr, blocks_ptr + (program // NUM_KV_HEADS) * blocks_stride,
-            scratch_ptr, sums_ptr, arrived_ptr,
+            ids, out_ptr, query_ptr, k_ptr, v_ptr, blocks, scratch_ptr, weights_ptr, arrived_ptr,
             entry, start, stop, entry, entry, 1, program % NUM_KV_HEADS, logit_scale, v_scale,
-            out_stride_seq, out_stride_head, query_stride_seq, query_stride_head, blocks_stride,
+            out_stride_seq, out_stride_head, query_stride_seq, query_stride_head,
             K_STRIDE_BLOCK, K_STRIDE_SLOT, K_STRIDE_HEAD, V_STRIDE_BLOCK, V_STRIDE_SLOT, V_STRIDE_HEAD,
             NUM_KV_HEADS, GROUP, GROUP_ROWS, HEAD_DIM, HEAD_COLS, BLOCK_SIZE, TILE, SPLIT, MAX_SPLITS, MERGE_ROWS, UPCAST,
         )  # fmt: skip
@@ -376,10 +364,11 @@ def launch_paged_decode(
     split = capacity > entries
     out = torch.empty_like(query, memory_format=torch.contiguous_format)
     head_cols = next_power_of_2(head_dim)
-    group_rows, splits = next_power_of_2(group), max_splits(num_kv_heads)
-    programs = capacity * num_kv_heads
+    group_rows = next_power_of_2(group)
+    programs, registers, merge_rows = capacity * num_kv_heads, None, 1
     if split:
         programs = min(programs, launch.programs_per_sm * _num_multiprocessors(query.device))
+        registers, merge_rows = merge_shape(launch, group_rows, head_cols)
     _paged_decode_kernel[(programs,)](
         out, query, k_cache, v_cache, items, blocks, count, scratch, scratch[capacity * num_heads * head_dim :], arrived,
         scale * k_scale * math.log2(math.e), v_scale,
@@ -388,7 +377,7 @@ def launch_paged_decode(
         V_STRIDE_BLOCK=v_cache.stride(0), V_STRIDE_SLOT=v_cache.stride(1), V_STRIDE_HEAD=v_cache.stride(2),
         NUM_KV_HEADS=num_kv_heads, GROUP=group, GROUP_ROWS=max(16, group_rows), HEAD_DIM=head_dim, HEAD_COLS=head_cols,
         BLOCK_SIZE=block_size, TILE=launch.tile, SPLIT=split,
-        MAX_SPLITS=splits, MERGE_ROWS=max(1, min(group_rows, MERGE_NUMBERS // (splits * head_cols))), UPCAST=INTERPRETED, PDL=launch_pdl,
-        num_warps=launch.num_warps, num_stages=launch.num_stages, launch_pdl=launch_pdl,
+        MAX_SPLITS=max_splits(num_kv_heads), MERGE_ROWS=merge_rows, UPCAST=INTERPRETED, PDL=launch_pdl,
+        num_warps=launch.num_warps, num_stages=launch.num_stages, maxnreg=registers, launch_pdl=launch_pdl,
     )  # fmt: skip
     return out
