@@ -62,7 +62,7 @@ kernel() {  # name, seconds: a record, and whether the results that it timed wer
 }
 explore() {
     no_gpu && return
-    checks "$2" "$PYTHON" "benchmarks/explore/explore_$1.py" "$OUT/$3_explored.jsonl" "${@:4}"
+    checks "$1" "$PYTHON" benchmarks/explore/explore_linear.py "$OUT/linear_explored.jsonl" "${@:2}"
 }
 sanitize() {  # first without a tool, which compiles what runs under them; each tensor an allocation of its own
     no_gpu && return
@@ -96,10 +96,8 @@ run_part() {
         store) kernel norm_rope_store 60 ;;
         sanitize) sanitize ${KERNELS:-} ;;
         ncu) ncu ;;
-        explore) run_parts explore-decode explore-linear ;;
-        explore-decode) explore decode 120 paged_decode ;;
-        explore-linear) explore linear 180 linear --seconds 60 ;;
-        explore-specialised) explore linear 60 linear --rows 256 --specialised --seconds 12 ;;
+        explore) explore 180 --seconds 60 ;;
+        explore-specialised) explore 60 --rows 256 --specialised --seconds 12 ;;
         *) echo "there is no part $1; benchmarks/README.md has their names"; exit 2 ;;
     esac
 }

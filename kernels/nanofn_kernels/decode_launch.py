@@ -76,4 +76,5 @@ def choose_launch(num_seqs: int, num_kv_heads: int, head_dim: int, element_bytes
         return Launch(tile=32, num_warps=2, num_stages=3, programs_per_sm=5)
     if pairs < 2048:
         return Launch(tile=32, num_warps=2, num_stages=4, programs_per_sm=4)
-    return Launch(tile=64, num_warps=4, num_stages=3, programs_per_sm=3)
+    # Many small programs: the last round of large ones left multiprocessors idle.
+    return Launch(tile=32, num_warps=1, num_stages=2)

@@ -73,13 +73,20 @@ def _attend_tiles(
 
 
 @jit
-def _first_ids_at(ids_ptr, blocks_stride, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr):
-    """Where the ids of an item's first tile are, whatever its length: what lies past its end is read and never followed."""
+def _first_ids(ids_ptr, blocks_stride, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, IS_EARLY: tl.constexpr):
+    """The ids of an item's first tile, whatever its length: what lies past its end is read and never followed."""
     if BLOCK_SIZE % TILE == 0:
-        places = ids_ptr
+        ids = tl.load(ids_ptr, volatile=IS_EARLY)
+    elif IS_EARLY:
+        # A few ids, each asked for once: volatile loads for every token took 1.2 us longer than no early ones.
+        block = tl.arange(0, TILE) // BLOCK_SIZE
+        ids = tl.zeros([TILE], tl.int32)
+        for index in tl.static_range((TILE + BLOCK_SIZE - 1) // BLOCK_SIZE):
+            one = tl.load(ids_ptr + tl.minimum(index, blocks_stride - 1), volatile=True)
+            ids = tl.where(block == index, one, ids)
     else:
-        places = ids_ptr + tl.minimum(tl.arange(0, TILE) // BLOCK_SIZE, blocks_stride - 1)
-    return places
+        ids = tl.load(ids_ptr + tl.minimum(tl.arange(0, TILE) // BLOCK_SIZE, blocks_stride - 1))
+    return ids
 
 
 @jit
@@ -158,6 +165,7 @@ def _paged_decode_kernel(
     Work w is item w // NUM_KV_HEADS and K/V head w % NUM_KV_HEADS. Whole sequences: program w does it. Splits: programs stride.
     Traffic: 2 * num_kv_heads * head_dim * element_bytes * sum(seq_lens), and the queries, outputs and partials.
     """
+    EARLY_IDS: tl.constexpr = BLOCK_SIZE * 8 >= TILE
     program = tl.program_id(0)
     item = items_ptr + (program // NUM_KV_HEADS) * 8
     if SPLIT:
@@ -170,9 +178,10 @@ def _paged_decode_kernel(
         slot, first_slot = tl.load(item + 3, volatile=True), tl.load(item + 4, volatile=True)
         num_splits = tl.load(item + 5, volatile=True)
         works = tl.load(count_ptr, volatile=True) * NUM_KV_HEADS
-        # So are the first item's first ids, or the compiler moves them behind the wait.
-        blocks = blocks_ptr + (program // NUM_KV_HEADS) * blocks_stride
-        ids = tl.load(_first_ids_at(blocks, blocks_stride, BLOCK_SIZE, TILE), volatile=True)
+        if EARLY_IDS:
+            # So are the first item's first ids, or the compiler moves them behind the wait.
+            blocks = blocks_ptr + (program // NUM_KV_HEADS) * blocks_stride
+            ids = _first_ids(blocks, blocks_stride, BLOCK_SIZE, TILE, True)
     else:
         entry, start, stop = tl.load(item), tl.load(item + 1), tl.load(item + 2)
     if PDL:
@@ -184,7 +193,11 @@ def _paged_decode_kernel(
         for work in range(program, works, tl.num_programs(0)):
             blocks = blocks_ptr + (work // NUM_KV_HEADS) * blocks_stride
             # Ids of later items are asked for here, at their item's beginning.
-            ids = tl.load(_first_ids_at(blocks, blocks_stride, BLOCK_SIZE, TILE), mask=work != program, other=ids)
+            if EARLY_IDS:
+                if work != program:
+                    ids = _first_ids(blocks, blocks_stride, BLOCK_SIZE, TILE, False)
+            else:
+                ids = _first_ids(blocks, blocks_stride, BLOCK_SIZE, TILE, False)
             _decode_item(
                 ids, out_ptr, query_ptr, k_ptr, v_ptr, blocks, scratch_ptr, weights_ptr, arrived_ptr,
                 entry, start, stop, slot, first_slot, num_splits, work % NUM_KV_HEADS, logit_scale, v_scale,
@@ -202,7 +215,7 @@ def _paged_decode_kernel(
             )
     else:
         blocks = blocks_ptr + (program // NUM_KV_HEADS) * blocks_stride
-        ids = tl.load(_first_ids_at(blocks, blocks_stride, BLOCK_SIZE, TILE))
+        ids = _first_ids(blocks, blocks_stride, BLOCK_SIZE, TILE, False)
         _decode_item(
             ids, out_ptr, query_ptr, k_ptr, v_ptr, blocks, scratch_ptr, weights_ptr, arrived_ptr,
             entry, start, stop, entry, entry, 1, program % NUM_KV_HEADS, logit_scale, v_scale,

@@ -28,6 +28,9 @@ SAMPLE = 8192
 CHUNK = 4096
 """Ids of which a program makes maximum and mass."""
 
+GATHERING = 3584
+"""How many programs should gather, 27 for each of 132 multiprocessors, whose registers hold no more."""
+
 MAX_K = 2048
 """The largest k that is decided here."""
 
@@ -90,51 +93,6 @@ def _mass_kernel(
 
 
 @jit
-def _cut_by_count(keys, low, high, wanted):
-    """The largest key in [low, high) above which there are `wanted` keys, if any. At most 32,767 keys.
-
-    A turn takes about a microsecond for its one sum over 16 warps, whatever is added up: so four counts share it.
-    """
-    while low + 1 < high:
-        width = high.to(tl.int64) - low
-        m1 = (low + width // 5).to(tl.int32)
-        m2 = (low + width * 2 // 5).to(tl.int32)
-        m3 = (low + width * 3 // 5).to(tl.int32)
-        m4 = (low + width * 4 // 5).to(tl.int32)
-        first = tl.sum((keys > m1).to(tl.int32) + ((keys > m2).to(tl.int32) << 16), 1)
-        second = tl.sum((keys > m3).to(tl.int32) + ((keys > m4).to(tl.int32) << 16), 1)
-        counts = tl.sum(first.to(tl.int64) + (second.to(tl.int64) << 32), 0)
-        is1 = (counts & 0xFFFF) >= wanted
-        is2 = ((counts >> 16) & 0xFFFF) >= wanted
-        is3 = ((counts >> 32) & 0xFFFF) >= wanted
-        is4 = (counts >> 48) >= wanted
-        high = tl.where(is4, high, tl.where(is3, m4, tl.where(is2, m3, tl.where(is1, m2, m1))))
-        low = tl.where(is4, m4, tl.where(is3, m3, tl.where(is2, m2, tl.where(is1, m1, low))))
-    return low
-
-
-@jit
-def _cut_by_weight(keys, weights, low, high, wanted):
-    """The key in [low, high) up to which no more than `wanted` of the weight lies, and the next. Right to 2^-9 of `wanted`.
-
-    Two weights share a sum as integers of 2^-19 `wanted`; 1,024 lines of 8 keys drop their rests.
-    """
-    scale = 524288.0 / tl.maximum(wanted, 1e-20)
-    while low + 1 < high:
-        width = high.to(tl.int64) - low
-        m1 = (low + width // 3).to(tl.int32)
-        m2 = (low + width * 2 // 3).to(tl.int32)
-        first = tl.minimum(tl.sum(tl.where(keys <= m1, weights, 0.0), 1) * scale, 1048576.0).to(tl.int32)
-        second = tl.minimum(tl.sum(tl.where(keys <= m2, weights, 0.0), 1) * scale, 1048576.0).to(tl.int32)
-        sums = tl.sum(first.to(tl.int64) + (second.to(tl.int64) << 32), 0)
-        is1 = (sums & 0xFFFFFFFF) <= 524288
-        is2 = (sums >> 32) <= 524288
-        high = tl.where(is2, high, tl.where(is1, m2, m1))
-        low = tl.where(is2, m2, tl.where(is1, m1, low))
-    return low, high
-
-
-@jit
 def _bound_kernel(
     state_ptr, bound_ptr, mass_ptr, count_ptr, bad_ptr, tops_ptr, sums_ptr, logits_ptr, temperature_ptr, top_k_ptr, top_p_ptr,
     min_p_ptr, valid_ptr, vocab_size, logits_stride, num_chunks,
@@ -173,13 +131,19 @@ def _bound_kernel(
     bound = inverse * 0.0 + float("-inf")
     if vocab_size > SAMPLE:
         share = tl.full([], SAMPLE, tl.float32) / vocab_size
-        lowest = key_of(bound, SHIFT)
+        low = key_of(bound, SHIFT)
+        high = highest
         if TOP_K:
             if k > 0:
                 # As many of the sample as four standard deviations make safe.
                 expected = k.to(tl.float32) * share
                 wanted = (expected + 4.0 * tl.sqrt(expected) + 8.0).to(tl.int32)
-                bound = value_of(_cut_by_count(keys, lowest, highest, wanted), SHIFT)
+                while low + 1 < high:
+                    middle = (low >> 1) + (high >> 1) + (low & high & 1)
+                    is_low = tl.sum(tl.sum((keys > middle).to(tl.int32), 1), 0) >= wanted
+                    low = tl.where(is_low, middle, low)
+                    high = tl.where(is_low, high, middle)
+                bound = value_of(low, SHIFT)
         if TOP_P:
             if (k == 0) & (p < 1.0):
                 chunk = tl.arange(0, CHUNKS)
@@ -191,13 +155,18 @@ def _bound_kernel(
                 mass = tl.sum(sums * tl.exp((tops - base) * inverse), 0)
                 tl.store(mass_ptr + row, mass)
                 # The head may have no one in the sample, but the tail is well sampled: what is not kept is measured,
-                # less two and a half standard deviations, and half of it where it is a handful of the sample.
+                # less three standard deviations of it, and half of it where it is a handful of the sample.
                 weights = weight_of(x, base, inverse, True)
                 wanted = (1.0 - p) * mass * share
-                _, end = _cut_by_weight(keys, weights, lowest, highest + 1, wanted)
-                weight = weight_of(value_of(end, SHIFT), base, inverse, True)
-                wanted = tl.maximum(wanted - 2.5 * tl.sqrt(wanted * weight) - 0.5 * weight, 0.5 * wanted)
-                bound = value_of(_cut_by_weight(keys, weights, lowest, end, wanted)[0], SHIFT)
+                high = highest + 1
+                while low + 1 < high:
+                    middle = (low >> 1) + (high >> 1) + (low & high & 1)
+                    weight = weight_of(value_of(middle, SHIFT), base, inverse, True)
+                    safe = tl.maximum(wanted - 3.0 * tl.sqrt(wanted * weight) - 0.5 * weight, 0.5 * wanted)
+                    is_low = tl.sum(tl.sum(tl.where(keys <= middle, weights, 0.0), 1), 0) <= safe
+                    low = tl.where(is_low, middle, low)
+                    high = tl.where(is_low, high, middle)
+                bound = value_of(low, SHIFT)
         if (k == 0) & (p >= 1.0):
             # The sample's largest logit is at most the row's.
             top = value_of(highest, SHIFT)
@@ -208,6 +177,20 @@ def _bound_kernel(
             base = tl.where(top > float("-inf"), top, 0.0)
             tl.store(mass_ptr + row, tl.sum(tl.sum(weight_of(x, base, inverse, True), 1), 0))
     tl.store(bound_ptr + row, bound)
+
+
+@jit
+def _columns(x):
+    """The 8 columns of [LINES, 8], each within the threads that have the lines: a store of the whole would move it between them."""
+    LINES: tl.constexpr = x.shape[0]
+    even, odd = tl.split(tl.reshape(x, [LINES, 4, 2]))
+    c04, c26 = tl.split(tl.reshape(even, [LINES, 2, 2]))
+    c15, c37 = tl.split(tl.reshape(odd, [LINES, 2, 2]))
+    c0, c4 = tl.split(c04)
+    c1, c5 = tl.split(c15)
+    c2, c6 = tl.split(c26)
+    c3, c7 = tl.split(c37)
+    return c0, c1, c2, c3, c4, c5, c6, c7
 
 
 @jit
@@ -227,7 +210,8 @@ def _gather_kernel(
         return
     start = tl.program_id(1) * chunk
     stop = tl.minimum(start + chunk, vocab_size)
-    place = tl.arange(0, BLOCK // 8)[:, None] * 8 + tl.arange(0, 8)[None, :]
+    line = tl.arange(0, BLOCK // 8)
+    place = line[:, None] * 8 + tl.arange(0, 8)[None, :]
     logits_row = logits_ptr + row * logits_stride
     following = tl.load(logits_row + start + place, mask=start + place < stop, other=float("-inf"))
     bound = tl.load(bound_ptr + row)
@@ -239,13 +223,16 @@ def _gather_kernel(
         if ~(top <= bound):
             if ~(top < float("inf")):
                 tl.atomic_max(bad_ptr + row, 1)
-            is_in = (x > bound).to(tl.int32)
-            counts = tl.sum(is_in, 1)
+            counts = tl.sum((x > bound).to(tl.int32), 1)
             at = tl.atomic_add(count_ptr + row, tl.sum(counts, 0), sem="relaxed")
-            slot = at + (tl.cumsum(counts, 0) - counts)[:, None] + tl.cumsum(is_in, 1) - 1
-            fits = (is_in > 0) & (slot < CAPACITY)
-            tl.store(gathered_ptr + row * CAPACITY + slot, x, mask=fits)
-            tl.store(gathered_ids_ptr + row * CAPACITY + slot, token, mask=fits)
+            slot = at + tl.cumsum(counts, 0) - counts
+            columns = _columns(x)
+            for column in tl.static_range(8):
+                is_in = columns[column] > bound
+                fits = is_in & (slot < CAPACITY)
+                tl.store(gathered_ptr + row * CAPACITY + slot, columns[column], mask=fits)
+                tl.store(gathered_ids_ptr + row * CAPACITY + slot, first + line * 8 + column, mask=fits)
+                slot += is_in.to(tl.int32)
 
 
 @jit
@@ -411,9 +398,9 @@ def launch_few(
         state, bound, mass, count, bad, tops, sums, logits, temperature, top_k, top_p, min_p, is_valid, vocab_size, stride,
         num_chunks,
         GREEDY_BELOW=GREEDY_BELOW, SHIFT=shift, SAMPLE=SAMPLE, CHUNKS=next_power_of_2(num_chunks), MAX_K=MAX_K,
-        VALID=is_valid is not None, num_warps=16, maxnreg=64, **all_flags, **options,
+        VALID=is_valid is not None, num_warps=16, **all_flags, **options,
     )  # fmt: skip
-    chunk = chunk_size(num_rows, vocab_size)
+    chunk = chunk_size(num_rows, vocab_size, GATHERING)
     _gather_kernel[(num_rows, cdiv(vocab_size, chunk))](
         gathered, gathered_ids, count, bad, state, bound, logits, vocab_size, stride, chunk,
         CAPACITY=CAPACITY, BLOCK=BLOCK, PDL=not INTERPRETED, num_warps=1, launch_pdl=True,

@@ -11,7 +11,7 @@ BLOCK = 512
 """Ids that a program, one warp, looks at a step. Scores do not depend on it."""
 
 PROGRAMS = 2048
-"""How many programs the pick should have, 16 for each of 132 multiprocessors: chunks of the vocabulary shrink until it has them."""
+"""How many programs the pick should have, 16 for each of 132 multiprocessors, whose registers hold no more."""
 
 NO_ID = tl.constexpr(2147483647)
 
@@ -203,10 +203,10 @@ def _merge_kernel(
     tl.store(undefined_ptr + row, is_undefined)
 
 
-def chunk_size(num_rows: int, vocab_size: int) -> int:
-    """Ids of a row that one program does, some blocks of them."""
+def chunk_size(num_rows: int, vocab_size: int, programs: int) -> int:
+    """Ids of a row that one program does, some blocks of them, where there should be so many programs for all rows."""
     blocks = cdiv(vocab_size, BLOCK)
-    return cdiv(blocks, min(blocks, cdiv(PROGRAMS, num_rows))) * BLOCK
+    return cdiv(blocks, min(blocks, cdiv(programs, num_rows))) * BLOCK
 
 
 def launch_pick(
@@ -225,7 +225,7 @@ def launch_pick(
 ) -> None:
     """Sample the rows that are not padding and, with a state, not done. Mutates token_ids and is_undefined there."""
     (num_rows, vocab_size), device = logits.shape, logits.device
-    chunk = chunk_size(num_rows, vocab_size)
+    chunk = chunk_size(num_rows, vocab_size, PROGRAMS)
     num_chunks = cdiv(vocab_size, chunk)
     scores = torch.empty((num_rows, num_chunks), dtype=torch.float32, device=device)
     ids = torch.empty((num_rows, num_chunks), dtype=torch.int32, device=device)

@@ -2,21 +2,10 @@
 
 import pytest
 
-from explore.decode_variants import MODES
-from explore.explore_decode import case_of, probes
 from explore.explore_linear import search
 from explore.linear_candidates import HALF, MULTIPROCESSORS, PRODUCTS, WHOLE, candidates
 from nanofn_kernels.linear_held import HeldLaunch
 from nanofn_kernels.linear_plan import held_launch
-
-
-def test_every_form_is_timed_beside_the_kernel():
-    """Where a form is timed, the package's kernel is timed on the same data."""
-    found = probes()
-    assert len(found) == len(set(found))
-    of_kernel = {case_of(probe) for probe in found if probe.mode == "package"}
-    assert {case_of(probe) for probe in found} == of_kernel
-    assert {probe.mode for probe in found} == {"package", *MODES}
 
 
 @pytest.mark.parametrize("num_rows", [128, 256])

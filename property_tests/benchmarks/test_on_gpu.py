@@ -11,8 +11,7 @@ from record import RESULTS
 FOLDER = RESULTS.parent
 SCRIPT = FOLDER / "on_gpu.sh"
 KERNEL_PARTS = (
-    "sample", "adjust", "decode", "linear", "prefill", "store", "sanitize", "ncu", "explore-decode", "explore-linear",
-    "explore-specialised",
+    "sample", "adjust", "decode", "linear", "prefill", "store", "sanitize", "ncu", "explore", "explore-specialised",
 )  # fmt: skip
 
 
