@@ -25,11 +25,8 @@ SMALL_CAPACITY = 2048
 SAMPLE = 8192
 """Logits in the sample."""
 
-CHUNK = 4096
-"""Ids of which a program makes maximum and mass."""
-
-GATHERING = 3584
-"""How many programs should gather, 27 for each of 132 multiprocessors, whose registers hold no more."""
+PASSING = 7168
+"""How many programs a pass over all rows should have, 54 for each of 132 multiprocessors: two rounds."""
 
 MAX_K = 2048
 """The largest k that is decided here."""
@@ -63,12 +60,12 @@ def _filters(
 
 @jit
 def _mass_kernel(
-    tops_ptr, sums_ptr, logits_ptr, temperature_ptr, top_k_ptr, top_p_ptr, valid_ptr, vocab_size, logits_stride,
+    tops_ptr, sums_ptr, logits_ptr, temperature_ptr, top_k_ptr, top_p_ptr, valid_ptr, vocab_size, logits_stride, chunk,
     GREEDY_BELOW: tl.constexpr, BLOCK: tl.constexpr, TOP_K: tl.constexpr, VALID: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """tops, sums = max x and sum of exp((x - top) / temperature) of a chunk, for rows with top-p and without top-k.
 
-    Program (i, j) does ids [j * BLOCK, (j + 1) * BLOCK) of row i. Traffic: element_bytes * vocab_size a row.
+    Program (i, j), one warp, does ids [j * chunk, (j + 1) * chunk) of row i. Traffic: element_bytes * vocab_size a row.
     """
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
@@ -81,15 +78,28 @@ def _mass_kernel(
         row, vocab_size, temperature_ptr, top_k_ptr, top_p_ptr, top_p_ptr, GREEDY_BELOW, TOP_K, True, False
     )
     if (k == 0) & (p < 1.0):
-        token = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK // 8)[:, None] * 8 + tl.arange(0, 8)[None, :]
-        x = tl.load(logits_ptr + row * logits_stride + token, mask=token < vocab_size, other=float("-inf")).to(
-            tl.float32
-        )
-        top = tl.max(tl.max(x, 1), 0)
+        start = tl.program_id(1) * chunk
+        stop = tl.minimum(start + chunk, vocab_size)
+        place = tl.arange(0, BLOCK // 8)[:, None] * 8 + tl.arange(0, 8)[None, :]
+        logits_row = logits_ptr + row * logits_stride
+        following = tl.load(logits_row + start + place, mask=start + place < stop, other=float("-inf"))
+        # Every line of 8 has a maximum of its own, so that nothing crosses threads in the loop.
+        tops = tl.full([BLOCK // 8], float("-inf"), tl.float32)
+        sums = tl.zeros([BLOCK // 8], tl.float32)
+        for first in range(start, stop, BLOCK):
+            x = following.to(tl.float32)
+            following = tl.load(
+                logits_row + first + BLOCK + place, mask=first + BLOCK + place < stop, other=float("-inf")
+            )
+            new_tops = tl.maximum(tops, tl.max(x, 1))
+            bases = tl.where(new_tops > float("-inf"), new_tops, 0.0)
+            sums = sums * tl.exp((tops - bases) * inverse) + tl.sum(tl.exp((x - bases[:, None]) * inverse), 1)
+            tops = new_tops
+        top = tl.max(tops, 0)
         base = tl.where(top > float("-inf"), top, 0.0)
-        place = row * tl.num_programs(1) + tl.program_id(1)
-        tl.store(tops_ptr + place, top)
-        tl.store(sums_ptr + place, tl.sum(tl.sum(tl.exp((x - base) * inverse), 1), 0))
+        at = row * tl.num_programs(1) + tl.program_id(1)
+        tl.store(tops_ptr + at, top)
+        tl.store(sums_ptr + at, tl.sum(sums * tl.exp((tops - base) * inverse), 0))
 
 
 @jit
@@ -269,7 +279,7 @@ def _is_in(x, ids, end, last):
 
 @jit
 def _decide(
-    gathered, gathered_ids, size, mass, inverse, k, p, floor, seed, position, child, domain, vocab_size, shift,
+    gathered, gathered_ids, size, bound, mass, inverse, k, p, floor, seed, position, child, domain, vocab_size, shift,
     CAPACITY: tl.constexpr, TOP_K: tl.constexpr, TOP_P: tl.constexpr, MIN_P: tl.constexpr,
     FAST: tl.constexpr,
 ):  # fmt: skip
@@ -279,7 +289,8 @@ def _decide(
     x = tl.load(gathered + slot, mask=is_known, other=float("-inf"))
     ids = tl.load(gathered_ids + slot, mask=is_known, other=NO_ID)
     peak = tl.max(tl.max(x, 1), 0)
-    low = key_of(inverse * 0.0 + float("-inf"), shift)
+    # What was gathered lies above the bound, which need not be a number of the logits' type: so one key less.
+    low = key_of(bound, shift) - 1
     high = key_of(peak, shift)
     is_found = size > 0
     k_end = inverse * 0.0 + float("-inf")
@@ -313,8 +324,8 @@ def _decide(
 
 @jit
 def _decide_kernel(
-    token_ids_ptr, undefined_ptr, state_ptr, gathered_ptr, gathered_ids_ptr, count_ptr, bad_ptr, mass_ptr, temperature_ptr,
-    top_k_ptr, top_p_ptr, min_p_ptr, seed_ptr, position_ptr, child_ptr, vocab_size, shift,
+    token_ids_ptr, undefined_ptr, state_ptr, gathered_ptr, gathered_ids_ptr, count_ptr, bad_ptr, bound_ptr, mass_ptr,
+    temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr, seed_ptr, position_ptr, child_ptr, vocab_size, shift,
     GREEDY_BELOW: tl.constexpr, DOMAIN: tl.constexpr, CAPACITY: tl.constexpr, ROOM: tl.constexpr,
     IS_LAST: tl.constexpr, TOP_K: tl.constexpr, TOP_P: tl.constexpr, MIN_P: tl.constexpr, FAST: tl.constexpr,
     PDL: tl.constexpr,
@@ -349,8 +360,8 @@ def _decide_kernel(
     is_found = is_bad
     if is_mine & (is_bad == 0):
         best, best_id, is_found = _decide(
-            gathered_ptr + row * ROOM, gathered_ids_ptr + row * ROOM, size, mass, inverse, k, p, floor, seed, position, child,
-            domain, vocab_size, shift, CAPACITY, TOP_K, TOP_P, MIN_P, FAST,
+            gathered_ptr + row * ROOM, gathered_ids_ptr + row * ROOM, size, tl.load(bound_ptr + row), mass, inverse, k, p, floor,
+            seed, position, child, domain, vocab_size, shift, CAPACITY, TOP_K, TOP_P, MIN_P, FAST,
         )  # fmt: skip
     if is_found:
         is_undefined = is_bad | (best == float("-inf")) | (best == float("inf"))
@@ -377,7 +388,9 @@ def launch_few(
 ) -> Few:
     """Sample the filtered rows that keep few ids; say which rows are left. Mutates token_ids and is_undefined there."""
     num_rows, vocab_size = logits.shape
-    device, stride, num_chunks = logits.device, logits.stride(0), cdiv(vocab_size, CHUNK)
+    device, stride = logits.device, logits.stride(0)
+    chunk = chunk_size(num_rows, vocab_size, PASSING)
+    num_chunks = cdiv(vocab_size, chunk)
     gathered = torch.empty((num_rows, CAPACITY), dtype=torch.float32, device=device)
     gathered_ids = torch.empty((num_rows, CAPACITY), dtype=torch.int32, device=device)
     # Each begins at a multiple of 16 bytes: kernels are compiled anew for pointers that do not.
@@ -390,24 +403,24 @@ def launch_few(
     options = {"launch_pdl": True} if launch_pdl else {}
     if top_p is not None:
         _mass_kernel[(num_rows, num_chunks)](
-            tops, sums, logits, temperature, top_k, top_p, is_valid, vocab_size, stride,
-            GREEDY_BELOW=GREEDY_BELOW, BLOCK=CHUNK, VALID=is_valid is not None, num_warps=8, **flags, **options,
+            tops, sums, logits, temperature, top_k, top_p, is_valid, vocab_size, stride, chunk,
+            GREEDY_BELOW=GREEDY_BELOW, BLOCK=BLOCK, VALID=is_valid is not None, num_warps=1, **flags, **options,
         )  # fmt: skip
         options = {"launch_pdl": True}
     _bound_kernel[(num_rows,)](
         state, bound, mass, count, bad, tops, sums, logits, temperature, top_k, top_p, min_p, is_valid, vocab_size, stride,
         num_chunks,
-        GREEDY_BELOW=GREEDY_BELOW, SHIFT=shift, SAMPLE=SAMPLE, CHUNKS=next_power_of_2(num_chunks), MAX_K=MAX_K,
+        # As many chunks as a row can be cut into, so that one kernel serves every number of rows.
+        GREEDY_BELOW=GREEDY_BELOW, SHIFT=shift, SAMPLE=SAMPLE, CHUNKS=next_power_of_2(cdiv(vocab_size, BLOCK)), MAX_K=MAX_K,
         VALID=is_valid is not None, num_warps=16, **all_flags, **options,
     )  # fmt: skip
-    chunk = chunk_size(num_rows, vocab_size, GATHERING)
-    _gather_kernel[(num_rows, cdiv(vocab_size, chunk))](
+    _gather_kernel[(num_rows, num_chunks)](
         gathered, gathered_ids, count, bad, state, bound, logits, vocab_size, stride, chunk,
         CAPACITY=CAPACITY, BLOCK=BLOCK, PDL=not INTERPRETED, num_warps=1, launch_pdl=True,
     )  # fmt: skip
     for capacity, num_warps in ((SMALL_CAPACITY, 4), (CAPACITY, 16)):
         _decide_kernel[(num_rows,)](
-            token_ids, is_undefined, state, gathered, gathered_ids, count, bad, mass, temperature, top_k, top_p, min_p, seed,
+            token_ids, is_undefined, state, gathered, gathered_ids, count, bad, bound, mass, temperature, top_k, top_p, min_p, seed,
             position, child, vocab_size, shift,
             GREEDY_BELOW=GREEDY_BELOW, DOMAIN=SAMPLING_DOMAIN, CAPACITY=capacity, ROOM=CAPACITY,
             IS_LAST=capacity == CAPACITY, FAST=not INTERPRETED, num_warps=num_warps, launch_pdl=True, **all_flags,
