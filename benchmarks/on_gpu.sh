@@ -82,7 +82,7 @@ run_part() {
         all-tests) checks 900 bash .ci/gpu -q --tb=short ;;
         engine) generate 240 standard batch1 shared-prefix --model qwen3-0.6b --idle --repeats 3 --max-model-len 4096 ;;
         long) generate 120 long-context --model qwen3-0.6b --idle --repeats 3 --max-model-len 17024 ;;
-        large) generate 180 standard batch1 --model qwen3-8b --load-format dummy --repeats 2 --max-model-len 4096 ;;
+        large) generate 180 standard batch1 --model qwen3-8b --load-format dummy --repeats 3 --max-model-len 4096 ;;
         sampling) generate 240 sampling --model qwen3-0.6b --idle --repeats 3 --max-model-len 4096 ;;
         start) generate 150 start-up --model qwen3-0.6b --repeats 2 --max-model-len 4096 ;;
         start-phases) times 120 "$PYTHON" benchmarks/start_phases.py ${SMOKE:+--model tiny} "${made[@]}" --out "$OUT" ;;

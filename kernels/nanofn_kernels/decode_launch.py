@@ -62,18 +62,15 @@ def choose_launch(num_seqs: int, num_kv_heads: int, head_dim: int, element_bytes
         return Launch(tile=16, num_warps=4, num_stages=2, programs_per_sm=3)
     if row_bytes > 256:
         return Launch(tile=32, num_warps=4, num_stages=3, programs_per_sm=2)
-    if fixed_tile:
+    if fixed_tile or pairs < 128:
         return Launch(tile=64, num_warps=4, num_stages=3, programs_per_sm=1 if pairs < 32 else 3)
-    if pairs < 32:
-        return Launch(tile=64, num_warps=4, num_stages=3)
-    if 128 <= pairs <= 132:
-        # So many stages that only one program fits a multiprocessor: they must not share one while another is idle.
+    # One, two and four programs a multiprocessor run at once. They have so many stages that no more of them fit: two must not share
+    # one multiprocessor while another is idle, and the next launch's, which come early, must find no room beside them, or those
+    # share the multiprocessors unequally (6% at 512 programs behind the kernel that makes their query).
+    if pairs <= 132:
         return Launch(tile=64, num_warps=4, num_stages=5)
-    if pairs <= 396:
-        # All of them run at once, three a multiprocessor.
-        return Launch(tile=64, num_warps=4, num_stages=3, programs_per_sm=3)
-    if pairs < 1024:
-        return Launch(tile=32, num_warps=2, num_stages=3, programs_per_sm=5)
+    if pairs <= 264:
+        return Launch(tile=64, num_warps=4, num_stages=4, programs_per_sm=2)
     if pairs < 2048:
         return Launch(tile=32, num_warps=2, num_stages=4, programs_per_sm=4)
     # Many small programs: the last round of large ones left multiprocessors idle.

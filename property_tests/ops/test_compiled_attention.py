@@ -25,7 +25,7 @@ class Recorded:
 RECORDED = {
     # One warp; nine programs a multiprocessor.
     "decode 256": Recorded(224, 20, 64, 64),
-    "decode 64 page 16": Recorded(168, 38, 48, 32),
+    "decode 64 page 16": Recorded(168, 54, 64, 32),
     "decode 16 page 16": Recorded(128, 134, 80, 32),
     "decode 16 group 4": Recorded(128, 134, 80, 32),
     "decode 8": Recorded(216, 70, 48, 32),
@@ -33,7 +33,7 @@ RECORDED = {
     # One program a multiprocessor may have 255, to hold four heads' partial results of 16 splits.
     "decode 1 group 4": Recorded(224, 70, 48, 32),
     "decode 64 split 256": Recorded(168, 70, 48, 32),
-    "decode 64 head 80 fp16": Recorded(168, 38, 48, 32),
+    "decode 64 head 80 fp16": Recorded(168, 54, 64, 32),
     "decode 64 head 256": Recorded(160, 73, 48, 32),
     "decode 4 fp32": Recorded(112, 26, 16),
     "prefill": Recorded(192, 112, 96, 24),
