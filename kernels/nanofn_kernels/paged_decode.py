@@ -73,7 +73,7 @@ def _attend_tiles(
 
 
 @jit
-def _first_ids(ids_ptr, blocks_stride, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, IS_EARLY: tl.constexpr):
+def _first_ids(ids_ptr, blocks_stride, start, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, IS_EARLY: tl.constexpr):
     """The ids of an item's first tile, whatever its length: what lies past its end is read and never followed."""
     if BLOCK_SIZE % TILE == 0:
         ids = tl.load(ids_ptr, volatile=IS_EARLY)
@@ -81,11 +81,13 @@ def _first_ids(ids_ptr, blocks_stride, BLOCK_SIZE: tl.constexpr, TILE: tl.conste
         # A few ids, each asked for once: volatile loads for every token took 1.2 us longer than no early ones.
         block = tl.arange(0, TILE) // BLOCK_SIZE
         ids = tl.zeros([TILE], tl.int32)
-        for index in tl.static_range((TILE + BLOCK_SIZE - 1) // BLOCK_SIZE):
+        for index in tl.static_range(TILE // BLOCK_SIZE):
             one = tl.load(ids_ptr + tl.minimum(index, blocks_stride - 1), volatile=True)
             ids = tl.where(block == index, one, ids)
     else:
-        ids = tl.load(ids_ptr + tl.minimum(tl.arange(0, TILE) // BLOCK_SIZE, blocks_stride - 1))
+        # Items begin at multiples of 64, and so within a block whose size does not divide them.
+        inside = 0 if TILE % BLOCK_SIZE == 0 else start % BLOCK_SIZE
+        ids = tl.load(ids_ptr + tl.minimum((inside + tl.arange(0, TILE)) // BLOCK_SIZE, blocks_stride - 1))
     return ids
 
 
@@ -165,7 +167,7 @@ def _paged_decode_kernel(
     Work w is item w // NUM_KV_HEADS and K/V head w % NUM_KV_HEADS. Whole sequences: program w does it. Splits: programs stride.
     Traffic: 2 * num_kv_heads * head_dim * element_bytes * sum(seq_lens), and the queries, outputs and partials.
     """
-    EARLY_IDS: tl.constexpr = BLOCK_SIZE * 8 >= TILE
+    EARLY_IDS: tl.constexpr = BLOCK_SIZE % TILE == 0 or (TILE % BLOCK_SIZE == 0 and BLOCK_SIZE * 8 >= TILE)
     program = tl.program_id(0)
     item = items_ptr + (program // NUM_KV_HEADS) * 8
     if SPLIT:
@@ -181,7 +183,7 @@ def _paged_decode_kernel(
         if EARLY_IDS:
             # So are the first item's first ids, or the compiler moves them behind the wait.
             blocks = blocks_ptr + (program // NUM_KV_HEADS) * blocks_stride
-            ids = _first_ids(blocks, blocks_stride, BLOCK_SIZE, TILE, True)
+            ids = _first_ids(blocks, blocks_stride, start, BLOCK_SIZE, TILE, True)
     else:
         entry, start, stop = tl.load(item), tl.load(item + 1), tl.load(item + 2)
     if PDL:
@@ -195,9 +197,9 @@ def _paged_decode_kernel(
             # Ids of later items are asked for here, at their item's beginning.
             if EARLY_IDS:
                 if work != program:
-                    ids = _first_ids(blocks, blocks_stride, BLOCK_SIZE, TILE, False)
+                    ids = _first_ids(blocks, blocks_stride, start, BLOCK_SIZE, TILE, False)
             else:
-                ids = _first_ids(blocks, blocks_stride, BLOCK_SIZE, TILE, False)
+                ids = _first_ids(blocks, blocks_stride, start, BLOCK_SIZE, TILE, False)
             _decode_item(
                 ids, out_ptr, query_ptr, k_ptr, v_ptr, blocks, scratch_ptr, weights_ptr, arrived_ptr,
                 entry, start, stop, slot, first_slot, num_splits, work % NUM_KV_HEADS, logit_scale, v_scale,
@@ -215,7 +217,7 @@ def _paged_decode_kernel(
             )
     else:
         blocks = blocks_ptr + (program // NUM_KV_HEADS) * blocks_stride
-        ids = _first_ids(blocks, blocks_stride, BLOCK_SIZE, TILE, False)
+        ids = _first_ids(blocks, blocks_stride, start, BLOCK_SIZE, TILE, False)
         _decode_item(
             ids, out_ptr, query_ptr, k_ptr, v_ptr, blocks, scratch_ptr, weights_ptr, arrived_ptr,
             entry, start, stop, entry, entry, 1, program % NUM_KV_HEADS, logit_scale, v_scale,

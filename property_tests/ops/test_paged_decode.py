@@ -36,6 +36,10 @@ def exact(sequences: Sequences, query: torch.Tensor) -> torch.Tensor:
         ([130], 64, 1, 16, 256, 16, F16),
         ([70], 64, 1, 32, 64, 64, F32),
         ([2500], 64, 1, 3, 32, 64, F32),
+        # Items begin within these blocks.
+        ([200, 130], 64, 1, 2, 64, 24, F32),
+        ([200], 64, 1, 2, 64, 96, BF16),
+        ([140], 64, 1, 2, 64, 5, F16),
     ],
 )
 def test_it_equals_float64(lengths, split, kv_heads, group, head_dim, block_size, dtype) -> None:
@@ -51,7 +55,7 @@ def test_it_equals_float64(lengths, split, kv_heads, group, head_dim, block_size
     split=st.sampled_from([64, 128, NO_SPLIT]),
     group=st.sampled_from([1, 2, 3, 4]),
     head_dim=st.sampled_from([32, 64, 80]),
-    block_size=st.sampled_from([1, 16, 64, 256]),
+    block_size=st.sampled_from([1, 16, 64, 256, 5, 24, 96]),
     dtype=st.sampled_from([F16, BF16, F32]),
     stride=st.sampled_from([0, 3]),
 )

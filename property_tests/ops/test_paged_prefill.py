@@ -66,7 +66,7 @@ def test_it_equals_float64(chunks, kv_heads, group, head_dim, block_size, dtype)
         st.tuples(st.integers(0, 40), st.sampled_from([0, 1, 31, 32, 63, 64, 65, 100])), min_size=1, max_size=3
     ),
     group=st.sampled_from([1, 2, 3]),
-    block_size=st.sampled_from([1, 16, 64, 256]),
+    block_size=st.sampled_from([1, 16, 64, 256, 5, 24, 96]),
     dtype=st.sampled_from([F16, BF16, F32]),
 )
 def test_any_small_batch_equals_float64(chunks, group, block_size, dtype) -> None:
