@@ -1,5 +1,7 @@
 """What decode attention has to do this step, as a compact list that lives on the device."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -59,8 +61,11 @@ def max_items(num_seqs: int, max_seq_len: int, split_size: int, num_kv_heads: in
 
 def max_item_blocks(max_seq_len: int, split_size: int, block_size: int, num_kv_heads: int) -> int:
     """The most blocks that an item can touch: the second size that `blocks` must have."""
-    tokens = min(split_length(max_seq_len, split_size, num_kv_heads), max_seq_len)
-    return cdiv(tokens, block_size) + (tokens % block_size > 0)
+    tokens = split_length(max_seq_len, split_size, num_kv_heads)
+    if tokens >= max_seq_len:
+        return cdiv(max_seq_len, block_size)
+    # A split begins at a multiple of 64 tokens, so as late in its block as this.
+    return cdiv(tokens + block_size - math.gcd(SPLIT_UNIT, block_size), block_size)
 
 
 @jit

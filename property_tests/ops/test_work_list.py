@@ -6,7 +6,7 @@ from hypothesis import given, settings, strategies as st
 
 from nanofn_kernels.errors import DtypeError, ShapeError
 from nanofn_kernels.reference.work_list import work_list as reference
-from nanofn_kernels.work_list import NO_SPLIT, max_item_blocks, max_items, max_splits, work_list
+from nanofn_kernels.work_list import NO_SPLIT, max_item_blocks, max_items, max_splits, split_length, work_list
 from ops.paged import DEVICE
 
 LENGTHS = st.lists(
@@ -51,6 +51,27 @@ def test_it_equals_the_reference(lengths, split, block_size, kv_heads) -> None:
         strict=True,
     ):
         assert torch.equal(mine, expected)
+
+
+def test_items_of_shorter_sequences_may_touch_more_blocks() -> None:
+    """7,000 tokens in 16 splits of 448 begin within blocks of 256, splits of 512 for the longest sequence do not."""
+    for mine, expected in zip(
+        listed([7000, 8192], 64, 256, 8)[0], listed([7000, 8192], 64, 256, 8, reference)[0], strict=True
+    ):
+        assert torch.equal(mine, expected)
+
+
+@pytest.mark.parametrize("block_size", [1, 5, 16, 24, 64, 96, 100, 128, 256, 1024])
+@pytest.mark.parametrize(("split", "kv_heads"), [(64, 8), (64, 1), (448, 8), (NO_SPLIT, 8)])
+def test_no_item_touches_more_blocks_than_are_reserved(block_size, split, kv_heads) -> None:
+    """Whatever a sequence's length is, up to the longest."""
+    for max_seq_len in (64, 1000, 8192, 25_600):
+        reserved = max_item_blocks(max_seq_len, split, block_size, kv_heads)
+        for length in {*range(1, max_seq_len, 67), *range(64, max_seq_len + 1, 64)}:
+            size = split_length(length, split, kv_heads)
+            for start in range(0, length, size):
+                stop = min(start + size, length)
+                assert (stop - 1) // block_size - start // block_size < reserved
 
 
 def test_blocks_of_one_token_are_listed() -> None:
