@@ -63,9 +63,11 @@ def _mass_kernel(
     tops_ptr, sums_ptr, logits_ptr, temperature_ptr, top_k_ptr, top_p_ptr, valid_ptr, vocab_size, logits_stride, chunk,
     GREEDY_BELOW: tl.constexpr, BLOCK: tl.constexpr, TOP_K: tl.constexpr, VALID: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """tops, sums = max x and sum of exp((x - top) / temperature) of a chunk, for rows with top-p and without top-k.
+    """tops, sums = max x and sum of exp((x - top) / temperature) of every block, for rows with top-p and without top-k.
 
-    Program (i, j), one warp, does ids [j * chunk, (j + 1) * chunk) of row i. Traffic: element_bytes * vocab_size a row.
+    Program (i, j), one warp, does ids [j * chunk, (j + 1) * chunk) of row i. Sums are a block's, whatever the chunk: with
+    a chunk's the last bits of a row's mass, and so the end of top-p, would depend on the number of rows.
+    Traffic: element_bytes * vocab_size a row.
     """
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
@@ -83,30 +85,24 @@ def _mass_kernel(
         place = tl.arange(0, BLOCK // 8)[:, None] * 8 + tl.arange(0, 8)[None, :]
         logits_row = logits_ptr + row * logits_stride
         following = tl.load(logits_row + start + place, mask=start + place < stop, other=float("-inf"))
-        # Every line of 8 has a maximum of its own, so that nothing crosses threads in the loop.
-        tops = tl.full([BLOCK // 8], float("-inf"), tl.float32)
-        sums = tl.zeros([BLOCK // 8], tl.float32)
+        at = row * tl.cdiv(vocab_size, BLOCK) + start // BLOCK
         for first in range(start, stop, BLOCK):
             x = following.to(tl.float32)
             following = tl.load(
                 logits_row + first + BLOCK + place, mask=first + BLOCK + place < stop, other=float("-inf")
             )
-            new_tops = tl.maximum(tops, tl.max(x, 1))
-            bases = tl.where(new_tops > float("-inf"), new_tops, 0.0)
-            sums = sums * tl.exp((tops - bases) * inverse) + tl.sum(tl.exp((x - bases[:, None]) * inverse), 1)
-            tops = new_tops
-        top = tl.max(tops, 0)
-        base = tl.where(top > float("-inf"), top, 0.0)
-        at = row * tl.num_programs(1) + tl.program_id(1)
-        tl.store(tops_ptr + at, top)
-        tl.store(sums_ptr + at, tl.sum(sums * tl.exp((tops - base) * inverse), 0))
+            top = tl.max(tl.max(x, 1), 0)
+            base = tl.where(top > float("-inf"), top, 0.0)
+            tl.store(tops_ptr + at, top)
+            tl.store(sums_ptr + at, tl.sum(tl.sum(tl.exp((x - base) * inverse), 1), 0))
+            at += 1
 
 
 @jit
 def _bound_kernel(
     state_ptr, bound_ptr, mass_ptr, count_ptr, bad_ptr, tops_ptr, sums_ptr, logits_ptr, temperature_ptr, top_k_ptr, top_p_ptr,
-    min_p_ptr, valid_ptr, vocab_size, logits_stride, num_chunks,
-    GREEDY_BELOW: tl.constexpr, SHIFT: tl.constexpr, SAMPLE: tl.constexpr, CHUNKS: tl.constexpr, MAX_K: tl.constexpr,
+    min_p_ptr, valid_ptr, vocab_size, logits_stride, num_blocks,
+    GREEDY_BELOW: tl.constexpr, SHIFT: tl.constexpr, SAMPLE: tl.constexpr, BLOCKS: tl.constexpr, MAX_K: tl.constexpr,
     TOP_K: tl.constexpr, TOP_P: tl.constexpr, MIN_P: tl.constexpr, VALID: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """state of a row, a bound that nearly surely lies below its last kept logit, and its mass relative to its largest logit.
@@ -156,10 +152,10 @@ def _bound_kernel(
                 bound = value_of(low, SHIFT)
         if TOP_P:
             if (k == 0) & (p < 1.0):
-                chunk = tl.arange(0, CHUNKS)
-                known = chunk < num_chunks
-                tops = tl.load(tops_ptr + row * num_chunks + chunk, mask=known, other=float("-inf"))
-                sums = tl.load(sums_ptr + row * num_chunks + chunk, mask=known, other=0.0)
+                block = tl.arange(0, BLOCKS)
+                known = block < num_blocks
+                tops = tl.load(tops_ptr + row * num_blocks + block, mask=known, other=float("-inf"))
+                sums = tl.load(sums_ptr + row * num_blocks + block, mask=known, other=0.0)
                 peak = tl.max(tops, 0)
                 base = tl.where(peak > float("-inf"), peak, 0.0)
                 mass = tl.sum(sums * tl.exp((tops - base) * inverse), 0)
@@ -178,9 +174,10 @@ def _bound_kernel(
                     high = tl.where(is_low, high, middle)
                 bound = value_of(low, SHIFT)
         if (k == 0) & (p >= 1.0):
-            # The sample's largest logit is at most the row's.
+            # The sample's largest logit is at most the row's. Room for what rounding does to either summand.
             top = value_of(highest, SHIFT)
-            bound = top + floor / inverse - 1e-5 * tl.abs(top)
+            below = floor / inverse
+            bound = top + below - 1e-5 * (tl.abs(top) - below)
     elif TOP_P:
         if (k == 0) & (p < 1.0):
             top = tl.max(tl.max(x, 1), 0)
@@ -289,8 +286,8 @@ def _decide(
     x = tl.load(gathered + slot, mask=is_known, other=float("-inf"))
     ids = tl.load(gathered_ids + slot, mask=is_known, other=NO_ID)
     peak = tl.max(tl.max(x, 1), 0)
-    # What was gathered lies above the bound, which need not be a number of the logits' type: so one key less.
-    low = key_of(bound, shift) - 1
+    # Everything gathered lies above the bound: with top-k or top-p, which alone search, that is a number of the logits' type.
+    low = key_of(bound, shift)
     high = key_of(peak, shift)
     is_found = size > 0
     k_end = inverse * 0.0 + float("-inf")
@@ -390,14 +387,14 @@ def launch_few(
     num_rows, vocab_size = logits.shape
     device, stride = logits.device, logits.stride(0)
     chunk = chunk_size(num_rows, vocab_size, PASSING)
-    num_chunks = cdiv(vocab_size, chunk)
+    num_chunks, num_blocks = cdiv(vocab_size, chunk), cdiv(vocab_size, BLOCK)
     gathered = torch.empty((num_rows, CAPACITY), dtype=torch.float32, device=device)
     gathered_ids = torch.empty((num_rows, CAPACITY), dtype=torch.int32, device=device)
     # Each begins at a multiple of 16 bytes: kernels are compiled anew for pointers that do not.
     padded = cdiv(num_rows, 4) * 4
     state, count, bad = torch.empty((3, padded), dtype=torch.int32, device=device)
     bound, mass = torch.empty((2, padded), dtype=torch.float32, device=device)
-    tops, sums = torch.empty((2, padded, num_chunks), dtype=torch.float32, device=device)
+    tops, sums = torch.empty((2, padded, num_blocks), dtype=torch.float32, device=device)
     flags = {"TOP_K": top_k is not None, "PDL": not INTERPRETED}
     all_flags = flags | {"TOP_P": top_p is not None, "MIN_P": min_p is not None}
     options = {"launch_pdl": True} if launch_pdl else {}
@@ -409,9 +406,7 @@ def launch_few(
         options = {"launch_pdl": True}
     _bound_kernel[(num_rows,)](
         state, bound, mass, count, bad, tops, sums, logits, temperature, top_k, top_p, min_p, is_valid, vocab_size, stride,
-        num_chunks,
-        # As many chunks as a row can be cut into, so that one kernel serves every number of rows.
-        GREEDY_BELOW=GREEDY_BELOW, SHIFT=shift, SAMPLE=SAMPLE, CHUNKS=next_power_of_2(cdiv(vocab_size, BLOCK)), MAX_K=MAX_K,
+        num_blocks, GREEDY_BELOW=GREEDY_BELOW, SHIFT=shift, SAMPLE=SAMPLE, BLOCKS=next_power_of_2(num_blocks), MAX_K=MAX_K,
         VALID=is_valid is not None, num_warps=16, **all_flags, **options,
     )  # fmt: skip
     _gather_kernel[(num_rows, num_chunks)](

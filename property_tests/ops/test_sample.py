@@ -6,7 +6,8 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from nanofn_kernels import sample_pick
+from nanofn_kernels import sample_few, sample_pick
+from nanofn_kernels._dispatch import INTERPRETED
 from nanofn_kernels.errors import DtypeError, ShapeError
 from nanofn_kernels.reference.noise import gumbel_noise
 from nanofn_kernels.reference.sample import kept, sample as reference
@@ -125,6 +126,34 @@ def test_filtered_rows_equal_the_reference(dtype: torch.dtype, k, p, m) -> None:
 def test_rows_longer_than_the_sample_equal_the_reference(vocab_size: int, spread: float, k, p, m) -> None:
     """Few ids kept and many, ties without end, and k beyond what is decided among gathered ids."""
     check(Rows(1, vocab_size, BF16, spread=spread), **filters(1, k, p, m))
+
+
+def test_an_id_just_as_likely_as_min_p_asks_stays() -> None:
+    """1,000 ids lie where the bound for gathering would, did it leave no room, as the largest logit is 0."""
+    rows = Rows(1, 8300, F32)
+    rows.temperature[:] = 1
+    rows.logits[0], rows.logits[0, 100:1100], rows.logits[0, 0] = -50, math.log(0.5), 0
+    check(rows, **filters(1, None, None, [0.5]))
+    assert 100 <= int(sample(*rows.arguments(), **filters(1, None, None, [0.5]))[0]) < 1100
+
+
+@pytest.mark.skipif(not INTERPRETED and DEVICE.type == "cpu", reason="kernels run on a GPU or in Triton's interpreter")
+def test_a_rows_mass_does_not_depend_on_the_number_of_programs() -> None:
+    """More rows are fewer programs for each: no bit of its mass, and so of where top-p ends, may change."""
+    rows = Rows(1, 3001, F32)
+    found = []
+    for chunk in (512, 1024, 3072):
+        tops, sums = torch.empty((2, 6), device=DEVICE)
+        sample_few._mass_kernel[(1, -(-3001 // chunk))](
+            tops, sums, rows.logits, rows.temperature, None, cycled(1, [0.9], F32), None, 3001, rows.logits.stride(0), chunk,
+            GREEDY_BELOW=1e-5, BLOCK=sample_few.BLOCK, TOP_K=False, VALID=False, PDL=False, num_warps=1,
+        )  # fmt: skip
+        found.append((tops.tolist(), sums.tolist()))
+    assert found[0] == found[1] == found[2]
+    blocks = rows.logits[0].split(512)
+    assert found[0][0] == [float(block.max()) for block in blocks]
+    weights = [((block - block.max()).double() / rows.temperature[0]).exp().sum() for block in blocks]
+    assert found[0][1] == pytest.approx([float(weight) for weight in weights], rel=1e-5)
 
 
 def test_many_draws_stay_among_the_kept() -> None:
