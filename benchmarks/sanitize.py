@@ -27,7 +27,7 @@ from nanofn_kernels.chunk_sums import CHUNK, CHUNKS_A_PROGRAM, chunk_sums
 from nanofn_kernels.decode_launch import Launch, decode_split_size
 from nanofn_kernels.linear import launch_linear, linear, linear_norm
 from nanofn_kernels.linear_held import HeldLaunch, fits
-from nanofn_kernels.linear_plan import FEW, LIBRARY, MANY, ROW, Launch as LinearLaunch, tile_launch
+from nanofn_kernels.linear_plan import FEW, LIBRARY, MANY, MEDIUM, ROW, Launch as LinearLaunch, tile_launch
 from nanofn_kernels.norm_rope_store import norm_rope_store
 from nanofn_kernels.paged_decode import launch_paged_decode
 from nanofn_kernels.paged_prefill import paged_prefill
@@ -252,6 +252,7 @@ def products() -> list[tuple[int, int, bool, torch.dtype, LinearLaunch]]:
         (1, wide, is_gated, BF16, launch) for (wide, _, is_gated), launch in ROW.items() if wide <= 3072
     ]
     found += [(5, wide, is_gated, BF16, launch) for (wide, _, is_gated), launch in FEW.items()]
+    found += [(70, wide, is_gated, BF16, launch) for (wide, _, is_gated), launch in MEDIUM.items()]
     for (wide, _, is_gated), launch in MANY.items():
         found.append((200 if launch.splits == 1 else 70, wide, is_gated, BF16, launch))
     for num_rows, wide, is_gated, dtype in ((5, 130, True, BF16), (70, 200, False, F16), (5, 1024, False, F32)):

@@ -387,7 +387,7 @@ def launch_paged_decode(
     _paged_decode_kernel[(programs,)](
         out, query, k_cache, v_cache, items, blocks, count, scratch, scratch[capacity * num_heads * head_dim :], arrived,
         scale * k_scale * math.log2(math.e), v_scale,
-        out.stride(0), out.stride(1), query.stride(0), query.stride(1), blocks.stride(0),
+        out.stride(0), out.stride(1), query.stride(0), query.stride(1), blocks.shape[1],
         K_STRIDE_BLOCK=k_cache.stride(0), K_STRIDE_SLOT=k_cache.stride(1), K_STRIDE_HEAD=k_cache.stride(2),
         V_STRIDE_BLOCK=v_cache.stride(0), V_STRIDE_SLOT=v_cache.stride(1), V_STRIDE_HEAD=v_cache.stride(2),
         NUM_KV_HEADS=num_kv_heads, GROUP=group, GROUP_ROWS=max(16, group_rows), HEAD_DIM=head_dim, HEAD_COLS=head_cols,

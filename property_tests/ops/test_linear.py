@@ -180,13 +180,13 @@ def test_tables_agree_with_the_kernels(shape: tuple[int, int, bool]) -> None:
     splits = {linear_plan.held_launch(rows, *shape).splits for rows in (1, 16, 64, 65, 256)}
     splits |= {linear_plan.tile_launch(rows, *shape, BF16).splits for rows in (1, 16, 64, 65, 256)}
     assert len(splits) == 1
-    for rows in (1, 64, 65):
+    for rows in (1, 64, 65, 256):
         launch = linear_plan.held_launch(rows, *shape)
         assert shape[0] // launch.splits // launch.tile >= max(launch.held, launch.staged)
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("rows", [1, 2, 64, 65, 256])
+@pytest.mark.parametrize("rows", [1, 2, 64, 65, 128, 256])
 @pytest.mark.parametrize("shape", sorted(linear_plan.FEW))
 @pytest.mark.parametrize("dtype", [F16, BF16])
 def test_tabled_shapes_equal_float64_and_keep_their_bits(rows: int, shape: tuple[int, int, bool], dtype) -> None:
