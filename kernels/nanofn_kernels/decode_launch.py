@@ -70,8 +70,8 @@ def choose_launch(num_seqs: int, num_kv_heads: int, head_dim: int, element_bytes
     if pairs <= 132:
         return Launch(tile=64, num_warps=4, num_stages=5)
     if pairs <= 264:
-        return Launch(tile=64, num_warps=4, num_stages=4, programs_per_sm=2)
+        return Launch(tile=64, num_warps=4, num_stages=4)
     if pairs < 2048:
-        return Launch(tile=32, num_warps=2, num_stages=4, programs_per_sm=4)
+        return Launch(tile=32, num_warps=2, num_stages=4)
     # Many small programs: the last round of large ones left multiprocessors idle.
     return Launch(tile=32, num_warps=1, num_stages=2)
