@@ -123,8 +123,9 @@ def test_filtered_rows_equal_the_reference(dtype: torch.dtype, k, p, m) -> None:
         (8_300, 1.0, None, None, [0.3]),
     ],
 )
-def test_rows_longer_than_the_sample_equal_the_reference(vocab_size: int, spread: float, k, p, m) -> None:
-    """Few ids kept and many, ties without end, and k beyond what is decided among gathered ids."""
+def test_rows_longer_than_the_sample_equal_the_reference(vocab_size: int, spread: float, k, p, m, monkeypatch) -> None:
+    """Few ids kept and many, ties without end, and k beyond what is decided among gathered ids; a program passes over a row."""
+    monkeypatch.setattr(sample_few, "PASSING", 1)
     check(Rows(1, vocab_size, BF16, spread=spread), **filters(1, k, p, m))
 
 
@@ -191,10 +192,12 @@ def test_a_rows_token_does_not_depend_on_its_mates() -> None:
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered")  # numpy, where the interpreter meets infinities
 @pytest.mark.parametrize("options", [{}, {"k": [3]}], ids=["plain", "filtered"])
-def test_rows_without_a_distribution_are_flagged(options: dict) -> None:
+def test_rows_without_a_distribution_are_flagged(options: dict, monkeypatch) -> None:
     """A NaN, an infinity or nothing but -inf gives id 0 and the flag; some -inf is fine; other rows are not touched."""
-    rows = Rows(6, 500, F32)
-    rows.logits[0, 499], rows.logits[1, 3] = float("nan"), float("inf")
+    for module, name in ((sample_pick, "PROGRAMS"), (sample_few, "PASSING")):
+        monkeypatch.setattr(module, name, 1)
+    rows = Rows(6, 1100, F32)
+    rows.logits[0, 1099], rows.logits[1, 3] = float("nan"), float("inf")
     rows.logits[2], rows.logits[3, 10:] = float("-inf"), float("-inf")
     rows.logits[4, 7], rows.temperature[4] = float("nan"), 0.0
     given_filters = filters(6, options.get("k"), None, None)
