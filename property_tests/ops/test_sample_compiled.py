@@ -14,7 +14,7 @@ from ops.test_linear_compiled import Recorded, figures_of, old_triton, reports
 RECORDED = {
     "pick bfloat16": Recorded(128, 1, 0),
     "merge bfloat16": Recorded(48, 1, 0),
-    "mass bfloat16 filtered": Recorded(64, 1, 0),
+    "mass bfloat16 filtered": Recorded(48, 1, 0),
     "bound bfloat16 filtered": Recorded(64, 1, 0),
     "gather bfloat16 filtered": Recorded(72, 1, 0),
     "decide 1 bfloat16 filtered": Recorded(200, 1, 0),
@@ -24,7 +24,7 @@ RECORDED = {
     "merge bfloat16 filtered": Recorded(48, 1, 0),
     "pick float32": Recorded(128, 1, 0),
     "merge float32": Recorded(48, 1, 0),
-    "mass float32 filtered": Recorded(64, 1, 0),
+    "mass float32 filtered": Recorded(56, 1, 0),
     "bound float32 filtered": Recorded(64, 1, 0),
     "gather float32 filtered": Recorded(64, 1, 0),
     "decide 1 float32 filtered": Recorded(200, 1, 0),
