@@ -92,7 +92,13 @@ def test_forms_hold_beside_other_requests_and_under_preemption(depth, is_fused, 
         ({"json": "[]", "disable_any_whitespace": True}, "the schema is []"),
         ({"json": '{"type": ', "disable_any_whitespace": True}, "structured_outputs"),
         ({"choice": ["\ud800"]}, "structured_outputs"),
+        ({"json": "[" * 100_000}, "recursion limit"),
+        ({"json": "[" * 100_000, "disable_any_whitespace": True}, "recursion depth"),
+        ({"regex": r"[^\s\S]"}, "no output of this form"),
+        ({"json": {"$ref": "#"}}, "no output of this form"),
+        ({"grammar": "start: start"}, "no output of this form"),
     ],
+    ids=lambda value: str(value)[:40],
 )
 def test_a_form_that_cannot_be_carried_out_is_refused_before_anything_is_queued(llm, form, message):
     """By name; the next call runs."""

@@ -113,6 +113,13 @@ class Grammar:
         self._made: list[Any] = []
         self._num_started = 0
 
+    def problem(self) -> str | None:
+        """Say why no output can begin, if so. What the first mask takes is learnt for all that start here."""
+        first = self.start().inner
+        first.compute_bitmask()
+        # The lines after the first are llguidance's state.
+        return str(first.get_error()).partition("\n")[0] if first.is_error() else None
+
     def start(self) -> Matcher:
         """Begin an output."""
         family = self._num_started % MOST_APART
@@ -163,12 +170,16 @@ class Grammars:
             )
         try:
             text = grammar_from(*_source(wanted))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:  # a schema can be nested too deep to be read
             raise GrammarError(f"structured_outputs: {error}") from error
         problem = LLMatcher.validate_grammar(text, self._ours)
         if problem:
             raise GrammarError(f"structured_outputs: {problem.strip()}")
-        return Grammar(partial(LLMatcher, self._ours, text, log_level=0), num_words(self._vocab_size))
+        grammar = Grammar(partial(LLMatcher, self._ours, text, log_level=0), num_words(self._vocab_size))
+        problem = grammar.problem()
+        if problem is not None:
+            raise GrammarError(f"structured_outputs: there is no output of this form ({problem})")
+        return grammar
 
 
 def _source(wanted: StructuredOutputsParams) -> tuple[Notation, str]:
