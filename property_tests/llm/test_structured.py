@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pytest
 
+from conventions.source import ROOT
 from nanofn import LLM, SamplingParams, StructuredOutputsParams
 from nanofn.errors import ParameterError, RequestError
 from nanofn.text.grammar import MOST_APART, AllowedIds, Grammars
@@ -262,3 +263,13 @@ def test_an_end_token_ends_a_complete_output_although_it_is_ignored(llm):
     output = llm.generate("a", params)[0].outputs[0]
     assert re.fullmatch("[a-c]{4,9}", output.text)
     assert output.finish_reason == "stop"
+
+
+def test_the_documented_example_is_completed(capsys):
+    """The page's example prints what the page says: a person, as JSON."""
+    page = (ROOT / "docs" / "structured_output.md").read_text(encoding="utf-8")
+    example, shown = re.findall(r"^```\w+\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    exec(example, {})
+    printed = capsys.readouterr().out
+    assert json.loads(printed).keys() == {"name", "age"}
+    assert printed == shown
