@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -108,6 +109,13 @@ def test_a_form_that_cannot_be_carried_out_is_refused_before_anything_is_queued(
     assert message in str(caught.value)
     assert not llm.has_unfinished
     assert len(llm.generate("a", SamplingParams(max_tokens=3, ignore_eos=True))[0].outputs[0].token_ids) == 3
+
+
+def test_without_the_package_the_error_says_what_to_install(llm, monkeypatch):
+    """llguidance is an extra."""
+    monkeypatch.setitem(sys.modules, "llguidance", None)
+    with pytest.raises(RequestError, match="pip install llguidance"):
+        llm.generate("a", SamplingParams(structured_outputs={"regex": "only here"}))
 
 
 @pytest.mark.parametrize(

@@ -113,8 +113,8 @@ class Grammar:
         self._made: list[Any] = []
         self._num_started = 0
 
-    def problem(self) -> str | None:
-        """Say why no output can begin, if so. What the first mask takes is learnt for all that start here."""
+    def obstacle(self) -> str | None:
+        """Say why no output can begin, if so. What the first mask takes is learnt for those that start from the same matcher."""
         first = self.start().inner
         first.compute_bitmask()
         # The lines after the first are llguidance's state.
@@ -161,9 +161,7 @@ class Grammars:
             from llguidance import LLMatcher, grammar_from  # noqa: PLC0415  an extra
             from llguidance.hf import from_tokenizer  # noqa: PLC0415
         except ImportError as error:
-            raise GrammarError(
-                'structured_outputs needs llguidance: python -m pip install "nanofn[structured]"'
-            ) from error
+            raise GrammarError("structured_outputs needs llguidance: python -m pip install llguidance") from error
         if self._ours is None:
             self._ours = from_tokenizer(
                 self._tokenizer.inner, n_vocab=self._vocab_size, eos_token=self._eos_token_ids or None
@@ -176,9 +174,8 @@ class Grammars:
         if problem:
             raise GrammarError(f"structured_outputs: {problem.strip()}")
         grammar = Grammar(partial(LLMatcher, self._ours, text, log_level=0), num_words(self._vocab_size))
-        problem = grammar.problem()
-        if problem is not None:
-            raise GrammarError(f"structured_outputs: there is no output of this form ({problem})")
+        if obstacle := grammar.obstacle():
+            raise GrammarError(f"structured_outputs: there is no output of this form ({obstacle})")
         return grammar
 
 
