@@ -23,17 +23,26 @@ from record import append_record
 
 FOLDER = Path(__file__).resolve().parent
 PLACES = ("usr/local/cuda*/bin", "usr/local/cuda*/compute-sanitizer", "opt/nvidia/nsight-compute/*")
-LIMIT_S = 90
-"""Of one run under a tool."""
+LIMIT_S = {"memcheck": 90, "racecheck": 180, "ncu": 90}
+"""Of one run under a tool; racecheck is said to take many times as long as memcheck."""
+
+FOUND = 9
+"""What a sanitizer shall return if it finds something in a program that succeeds; 0 would be its default."""
 
 SANITIZERS = {
     # Torch asks the driver for functions that it may lack; a call that fails in earnest is an exception anyway.
     "memcheck": ["--report-api-errors", "no", "--padding", "4096"],
     "racecheck": [],
 }
-SUMMARY = re.compile(
-    r"ERROR SUMMARY: (\d+) errors?|RACECHECK SUMMARY: \d+ hazards? displayed \((\d+) errors?, (\d+) warn"
+SUMMARY = (
+    re.compile(  # behind memcheck's there may be a second line: so many "were not printed", which the first one counts
+        r"ERROR SUMMARY: (\d+) errors?\b(?! were not)"
+        r"|RACECHECK SUMMARY: \d+ hazards? displayed \((\d+) errors?, (\d+) warn"
+    )
 )
+UNSUPPORTED = re.compile("not supported|failed to initialize|unable to find|before first instrumented", re.IGNORECASE)
+"""What a tool says that cannot watch a program, which may run all the same; it has no summary then."""
+
 SECTIONS = ("SpeedOfLight", "Occupancy", "WarpStateStats", "SchedulerStats", "LaunchStats")
 MAX_LAUNCHES = 60
 """More than `ncu_launches.py` has; the CSV has a few KB a launch."""
@@ -74,9 +83,9 @@ def judge(status: int, said: str) -> dict[str, object]:
     remarks = [line for line in said.splitlines() if line.startswith("=========")]
     if status == 124:
         verdict = "cut"
-    elif not right and re.search("not supported|failed to initialize", said, re.IGNORECASE):
-        verdict = "unsupported"
-    elif errors:
+    elif not counts and UNSUPPORTED.search("\n".join(remarks)):
+        verdict, right = "unsupported", []
+    elif errors or status == FOUND:
         verdict = "found"
     else:
         verdict = "clean" if status == 0 and errors == 0 else "failed"
@@ -84,7 +93,7 @@ def judge(status: int, said: str) -> dict[str, object]:
     return {"status": verdict, "kernels": right, "errors": errors, "warnings": warnings, "found_in": sorted(functions)}
 
 
-def sanitize(out: Path, names: list[str], limit: float = LIMIT_S) -> bool:
+def sanitize(out: Path, names: list[str], limit: float | None = None) -> bool:
     """Run `sanitize.py` under each tool and record what it found; say whether that is nothing."""
     tool = find_tool("compute-sanitizer")
     if tool is None:
@@ -93,8 +102,10 @@ def sanitize(out: Path, names: list[str], limit: float = LIMIT_S) -> bool:
     is_good = True
     for name, options in SANITIZERS.items():
         begin = time.perf_counter()
-        command = [tool, "--tool", name, "--error-exitcode", "9", "--print-limit", "20", *options, sys.executable]
-        status, said = run_tool([*command, str(FOLDER / "sanitize.py"), *names], limit)
+        # Python alone: nothing that Triton may start, such as a compiler, runs on the GPU.
+        command = [tool, "--tool", name, "--target-processes", "application-only", "--error-exitcode", str(FOUND)]
+        command += ["--print-limit", "20", *options, sys.executable, str(FOLDER / "sanitize.py"), *names]
+        status, said = run_tool(command, limit or LIMIT_S[name])
         found = judge(status, said)
         seconds = round(time.perf_counter() - begin, 1)
         append_record("sanitizer", {"tool": name, "tool_version": version_of(tool), **found, "seconds": seconds}, out)
@@ -107,8 +118,8 @@ def sanitize(out: Path, names: list[str], limit: float = LIMIT_S) -> bool:
     return is_good
 
 
-def ncu(out: Path, limit: float = LIMIT_S) -> bool:
-    """Run `ncu_launches.py` under Nsight Compute and keep its table; say whether it had the time."""
+def ncu(out: Path, limit: float = LIMIT_S["ncu"]) -> bool:
+    """Run `ncu_launches.py` under Nsight Compute and keep its table; say whether that is whole, where ncu works at all."""
     tool = find_tool("ncu")
     if tool is None:
         print("ncu is not on this machine")
@@ -122,7 +133,10 @@ def ncu(out: Path, limit: float = LIMIT_S) -> bool:
     if rows:
         (out / "ncu.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
         print(f"ncu {version_of(tool)}: {len(rows) - 2} launches in ncu.csv")  # behind the lines of names and units
-    elif status != 124:
+        if status != 0:
+            print(f"not all of them, status {status}: {complaint(said)}")
+        return status == 0
+    if status != 124:
         print(f"ncu does not work here: {complaint(said)}")
     return status != 124
 

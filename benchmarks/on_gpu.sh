@@ -68,7 +68,7 @@ sanitize() {  # first without a tool, which compiles what runs under them; each 
     no_gpu && return
     local -x PYTORCH_NO_CUDA_MEMORY_CACHING=1
     checks 150 "$PYTHON" benchmarks/sanitize.py --apart "$@"
-    times 220 "$PYTHON" benchmarks/cuda_tools.py sanitize "$OUT" "$@"
+    times 300 "$PYTHON" benchmarks/cuda_tools.py sanitize "$OUT" "$@"
 }
 ncu() {
     no_gpu && return

@@ -8,6 +8,7 @@ that an access outside is found. References run on the host: the tool has little
 
 import argparse
 import copy
+import os
 import subprocess
 import sys
 from functools import partial
@@ -317,7 +318,9 @@ def main(arguments: list[str]) -> None:
     if unknown := set(names) - set(KERNELS):
         parser.error(f"there is no kernel {', '.join(sorted(unknown))}")
     if options.apart:
-        running = [subprocess.Popen([sys.executable, __file__, name]) for name in names]
+        # A thread each for the references: those of all would wait for each other, and spin, beside the compilers.
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        running = [subprocess.Popen([sys.executable, __file__, name], env=environment) for name in names]
         statuses = [process.wait() for process in running]
         if any(statuses):
             raise SystemExit("a kernel was wrong")

@@ -49,7 +49,7 @@ def test_a_clean_run_is_two_lines(tool, tmp_path):
     assert (second["tool"], second["status"], second["warnings"], second["kernels"]) == ("racecheck", "clean", 0, ["linear"])  # fmt: skip
     assert first["tool_version"] == "2025.3.1.0"
     assert {"commit", "date", "device", "versions", "seconds"} <= set(first)
-    assert "--tool memcheck --error-exitcode 9" in calls.read_text(encoding="utf-8")
+    assert "--tool memcheck --target-processes application-only --error-exitcode 9" in calls.read_text(encoding="utf-8")
     assert "sanitize.py work_list linear" in calls.read_text(encoding="utf-8")
 
 
@@ -61,6 +61,14 @@ def test_a_finding_names_its_kernel_and_fails(tool, tmp_path, capsys):
     assert first["status"] == "clean"
     assert (second["status"], second["errors"], second["warnings"], second["found_in"]) == ("found", 2, 1, ["_pick_kernel"])  # fmt: skip
     assert "12 hazards" in capsys.readouterr().out
+
+
+def test_errors_that_were_not_printed_count_once(tool, tmp_path):
+    """Beyond the limit of printed ones memcheck adds a line that looks like a second summary."""
+    many = "echo '========= ERROR SUMMARY: 2752 errors'; echo '========= ERROR SUMMARY: 2732 errors were not printed. Use --print-limit option'"  # fmt: skip
+    tool("compute-sanitizer", f"{many}; exit 9", CLEAN["racecheck"])
+    assert not cuda_tools.sanitize(tmp_path, [])
+    assert [(line["status"], line["errors"]) for line in lines(tmp_path)] == [("found", 2752), ("clean", 0)]
 
 
 @pytest.mark.parametrize(
@@ -79,6 +87,13 @@ def test_a_machine_that_a_tool_does_not_know_is_one_line(tool, tmp_path, capsys)
     assert cuda_tools.sanitize(tmp_path, [])
     assert capsys.readouterr().out == "compute-sanitizer does not work here: Error: Device not supported\n"
     assert [line["status"] for line in lines(tmp_path)] == ["unsupported"]
+
+
+def test_a_program_that_the_tool_did_not_watch_is_no_clean_one(tool, tmp_path):
+    """It runs to its end, and the tool says that it saw nothing: no kernel has come through."""
+    tool("compute-sanitizer", "echo linear: right; echo '========= Error: Target application terminated before first instrumented API call'; exit 255")  # fmt: skip
+    assert cuda_tools.sanitize(tmp_path, [])
+    assert [(line["status"], line["kernels"]) for line in lines(tmp_path)] == [("unsupported", [])]
 
 
 @pytest.mark.parametrize("name", ["sanitize", "ncu"])
@@ -100,6 +115,9 @@ def test_the_table_is_kept_without_what_is_said_around_it(tool, tmp_path, capsys
     assert (tmp_path / "ncu.csv").read_text(encoding="utf-8").splitlines() == rows
     assert capsys.readouterr().out == "ncu 2025.3.1.0: 2 launches in ncu.csv\n"
     assert "--clock-control none" in calls.read_text(encoding="utf-8")
+    tool("ncu", f"{said}; exit 1")
+    assert not cuda_tools.ncu(tmp_path)
+    assert "not all of them, status 1" in capsys.readouterr().out
 
 
 def test_counters_that_cannot_be_read_are_one_line(tool, tmp_path, capsys):

@@ -2,10 +2,12 @@
 
 import json
 import re
+import sys
 
 import numpy as np
 import pytest
 
+from conventions.source import ROOT
 from nanofn import LLM, SamplingParams, StructuredOutputsParams
 from nanofn.errors import ParameterError, RequestError
 from nanofn.text.grammar import MOST_APART, AllowedIds, Grammars
@@ -92,7 +94,13 @@ def test_forms_hold_beside_other_requests_and_under_preemption(depth, is_fused, 
         ({"json": "[]", "disable_any_whitespace": True}, "the schema is []"),
         ({"json": '{"type": ', "disable_any_whitespace": True}, "structured_outputs"),
         ({"choice": ["\ud800"]}, "structured_outputs"),
+        ({"json": "[" * 100_000}, "recursion limit"),
+        ({"json": "[" * 100_000, "disable_any_whitespace": True}, "recursion depth"),
+        ({"regex": r"[^\s\S]"}, "no output of this form"),
+        ({"json": {"$ref": "#"}}, "no output of this form"),
+        ({"grammar": "start: start"}, "no output of this form"),
     ],
+    ids=lambda value: str(value)[:40],
 )
 def test_a_form_that_cannot_be_carried_out_is_refused_before_anything_is_queued(llm, form, message):
     """By name; the next call runs."""
@@ -101,6 +109,13 @@ def test_a_form_that_cannot_be_carried_out_is_refused_before_anything_is_queued(
     assert message in str(caught.value)
     assert not llm.has_unfinished
     assert len(llm.generate("a", SamplingParams(max_tokens=3, ignore_eos=True))[0].outputs[0].token_ids) == 3
+
+
+def test_without_the_package_the_error_says_what_to_install(llm, monkeypatch):
+    """llguidance is an extra."""
+    monkeypatch.setitem(sys.modules, "llguidance", None)
+    with pytest.raises(RequestError, match="pip install llguidance"):
+        llm.generate("a", SamplingParams(structured_outputs={"regex": "only here"}))
 
 
 @pytest.mark.parametrize(
@@ -256,3 +271,13 @@ def test_an_end_token_ends_a_complete_output_although_it_is_ignored(llm):
     output = llm.generate("a", params)[0].outputs[0]
     assert re.fullmatch("[a-c]{4,9}", output.text)
     assert output.finish_reason == "stop"
+
+
+def test_the_documented_example_is_completed(capsys):
+    """The page's example prints what the page says: a person, as JSON."""
+    page = (ROOT / "docs" / "structured_output.md").read_text(encoding="utf-8")
+    example, shown = re.findall(r"^```\w+\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    exec(example, {})
+    printed = capsys.readouterr().out
+    assert json.loads(printed).keys() == {"name", "age"}
+    assert printed == shown

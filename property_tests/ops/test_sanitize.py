@@ -1,5 +1,7 @@
 """What runs under compute-sanitizer runs here too, and would notice a wrong result."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 
@@ -17,6 +19,26 @@ def test_a_name_that_is_none_is_an_error() -> None:
     """A misspelt kernel is not one that passed."""
     with pytest.raises(SystemExit):
         sanitize.main(["paged_decode", "sampel"])
+
+
+@pytest.mark.parametrize("wrong", [None, "sample"])
+def test_apart_is_a_process_of_one_thread_for_each_kernel(wrong, monkeypatch) -> None:
+    """All of them start before any is waited for, and one that fails is a failure."""
+    started = []
+
+    class Process:
+        def __init__(self, command, env) -> None:
+            started.append((command[-1], env["OMP_NUM_THREADS"]))
+            self.name = command[-1]
+
+        def wait(self) -> int:
+            assert len(started) == 2
+            return int(self.name == wrong)
+
+    monkeypatch.setattr(sanitize.subprocess, "Popen", Process)
+    with pytest.raises(SystemExit) if wrong else nullcontext():
+        sanitize.main(["--apart", "sample", "linear"])
+    assert started == [("sample", "1"), ("linear", "1")]
 
 
 @pytest.mark.parametrize("name", ["chunk_sums", "adjust_logits"])

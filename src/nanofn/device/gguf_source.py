@@ -58,7 +58,7 @@ def _package() -> ModuleType:
     try:
         import gguf  # noqa: PLC0415  an extra
     except ImportError as error:
-        raise ConfigError('a GGUF file needs the package `gguf`: python -m pip install "nanofn[gguf]"') from error
+        raise ConfigError("a GGUF file needs the package `gguf`: python -m pip install gguf") from error
     package: ModuleType = gguf
     return package
 

@@ -133,7 +133,7 @@ def draw_losses(course: Mapping[str, Any], path: Path) -> None:
     try:
         from matplotlib.figure import Figure  # noqa: PLC0415  an extra
     except ImportError as error:
-        raise ConfigError("the picture needs matplotlib; `pip install 'nanofn[lab]'`") from error
+        raise ConfigError("the picture needs matplotlib: python -m pip install matplotlib") from error
     figure = Figure(figsize=(9, 3.5), layout="constrained")
     left, right = figure.subplots(1, 2)
     left.plot(range(1, len(course["losses"]) + 1), course["losses"], linewidth=0.8)

@@ -113,6 +113,13 @@ class Grammar:
         self._made: list[Any] = []
         self._num_started = 0
 
+    def obstacle(self) -> str | None:
+        """Say why no output can begin, if so. What the first mask takes is learnt for those that start from the same matcher."""
+        first = self.start().inner
+        first.compute_bitmask()
+        # The lines after the first are llguidance's state.
+        return str(first.get_error()).partition("\n")[0] if first.is_error() else None
+
     def start(self) -> Matcher:
         """Begin an output."""
         family = self._num_started % MOST_APART
@@ -154,21 +161,22 @@ class Grammars:
             from llguidance import LLMatcher, grammar_from  # noqa: PLC0415  an extra
             from llguidance.hf import from_tokenizer  # noqa: PLC0415
         except ImportError as error:
-            raise GrammarError(
-                'structured_outputs needs llguidance: python -m pip install "nanofn[structured]"'
-            ) from error
+            raise GrammarError("structured_outputs needs llguidance: python -m pip install llguidance") from error
         if self._ours is None:
             self._ours = from_tokenizer(
                 self._tokenizer.inner, n_vocab=self._vocab_size, eos_token=self._eos_token_ids or None
             )
         try:
             text = grammar_from(*_source(wanted))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:  # a schema can be nested too deep to be read
             raise GrammarError(f"structured_outputs: {error}") from error
         problem = LLMatcher.validate_grammar(text, self._ours)
         if problem:
             raise GrammarError(f"structured_outputs: {problem.strip()}")
-        return Grammar(partial(LLMatcher, self._ours, text, log_level=0), num_words(self._vocab_size))
+        grammar = Grammar(partial(LLMatcher, self._ours, text, log_level=0), num_words(self._vocab_size))
+        if obstacle := grammar.obstacle():
+            raise GrammarError(f"structured_outputs: there is no output of this form ({obstacle})")
+        return grammar
 
 
 def _source(wanted: StructuredOutputsParams) -> tuple[Notation, str]:
