@@ -1,0 +1,85 @@
+"""Where top-k and top-p end among gathered ids, and the best of those that they and min-p keep: in integers, so order cannot matter."""
+
+from nanofn_kernels._dispatch import jit, tl
+from nanofn_kernels.sample_filter import key_of, value_of, weight_of
+from nanofn_kernels.sample_pick import NO_ID, gumbel, noise_word
+
+UNIT = tl.constexpr(1 << 30)
+"""The weight of the likeliest id, in integers."""
+
+
+@jit
+def _prefix(x, ids, weights, low, high, target, vocab_size, shift):
+    """The last x and id of the shortest prefix by (x falling, id rising) whose integer weight reaches a target.
+
+    The last x has its key in (low, high].
+    """
+    while low + 1 < high:
+        middle = (low >> 1) + (high >> 1) + (low & high & 1)
+        above = tl.where(x > value_of(middle, shift), weights, 0).to(tl.int64)
+        is_low = tl.sum(tl.sum(above, 1), 0) >= target
+        low = tl.where(is_low, middle, low)
+        high = tl.where(is_low, high, middle)
+    end = value_of(high, shift)
+    is_tie = x == end
+    missing = target - tl.sum(tl.sum(tl.where(x > end, weights, 0).to(tl.int64), 1), 0)
+    # The fewest of the ties, lower ids first, that make up what is missing.
+    first = -1
+    last = vocab_size - 1
+    if tl.sum(tl.sum(tl.where(is_tie, weights, 0).to(tl.int64), 1), 0) > missing:
+        while first + 1 < last:
+            middle = (first + last) >> 1
+            reached = tl.sum(tl.sum(tl.where(is_tie & (ids <= middle), weights, 0).to(tl.int64), 1), 0) >= missing
+            last = tl.where(reached, middle, last)
+            first = tl.where(reached, first, middle)
+    return end, last
+
+
+@jit
+def _is_in(x, ids, end, last):
+    return (x > end) | ((x == end) & (ids <= last))
+
+
+@jit
+def decide(
+    gathered, gathered_ids, size, bound, mass, inverse, k, p, floor, seed, position, child, domain, vocab_size, shift,
+    CAPACITY: tl.constexpr, TOP_K: tl.constexpr, TOP_P: tl.constexpr, MIN_P: tl.constexpr,
+    FAST: tl.constexpr,
+):  # fmt: skip
+    """The best score among the kept of the gathered ids, its id, and whether the kept ones were all gathered."""
+    slot = tl.arange(0, CAPACITY // 8)[:, None] * 8 + tl.arange(0, 8)[None, :]
+    is_known = slot < size
+    x = tl.load(gathered + slot, mask=is_known, other=float("-inf"))
+    ids = tl.load(gathered_ids + slot, mask=is_known, other=NO_ID)
+    peak = tl.max(tl.max(x, 1), 0)
+    # Everything gathered lies above the bound: with top-k or top-p, which alone search, that is a number of the logits' type.
+    low = key_of(bound, shift)
+    high = key_of(peak, shift)
+    is_found = size > 0
+    k_end = inverse * 0.0 + float("-inf")
+    k_last = vocab_size
+    p_end = k_end
+    p_last = vocab_size
+    if TOP_K:
+        if k > 0:
+            is_found &= size >= k
+            # Every id weighs k. With 1 the compiler counts bits, and packs them through local memory.
+            k_end, k_last = _prefix(
+                x, ids, tl.where(is_known, k, 0), low, high, k.to(tl.int64) * k, vocab_size, shift
+            )  # fmt: skip
+    if TOP_P:
+        if (p < 1.0) & is_found:
+            weights = (weight_of(x, peak, inverse, True) * UNIT).to(tl.int32)
+            weights = tl.where(is_known & _is_in(x, ids, k_end, k_last), tl.maximum(weights, 1), 0)
+            there = tl.sum(tl.sum(weights.to(tl.int64), 1), 0)
+            total = tl.where(k > 0, there.to(tl.float32), mass * UNIT)
+            target = tl.maximum((p * total).to(tl.int64), 1)
+            is_found &= there >= target
+            p_end, p_last = _prefix(x, ids, weights, low, high, target, vocab_size, shift)
+    is_kept = is_known & _is_in(x, ids, k_end, k_last) & _is_in(x, ids, p_end, p_last)
+    if MIN_P:
+        is_kept &= (x - peak) * inverse >= floor
+    score = tl.where(is_kept, x * inverse + gumbel(noise_word(ids, seed, position, child, domain), FAST), float("-inf"))
+    best = tl.max(tl.max(score, 1), 0)
+    best_id = tl.min(tl.min(tl.where(score == best, ids, NO_ID), 1), 0)
+    return best, best_id, is_found
