@@ -255,12 +255,12 @@ def test_the_card_is_the_same_twice(folder):
 
 
 def test_the_picture_needs_matplotlib_and_says_so(folder, tmp_path):
-    """Where the extra is installed there is a PNG, elsewhere an error that names it."""
+    """Where the extra is installed there is a PNG, elsewhere an error that names the package."""
     course = json.loads((folder / "training.json").read_text())
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        with pytest.raises(ConfigError, match=r"nanofn\[lab\]"):
+        with pytest.raises(ConfigError, match="pip install matplotlib"):
             report.draw_losses(course, tmp_path / "loss.png")
     else:
         report.draw_losses(course, tmp_path / "loss.png")
