@@ -55,6 +55,10 @@ checks() {  # as run; only a command that had the time may end everything
 }
 generate() { times "$1" "$PYTHON" benchmarks/bench_generate.py "${@:2}" "${made[@]}" --out "$OUT" "${tiny[@]}"; }
 no_gpu() { [ -n "$SMOKE" ] && echo "== $part: needs a GPU"; }
+ops() {  # every test of a kernel, also what else runs in the interpreter; most of the time is compiling, so files run side by side
+    no_gpu && return
+    checks 300 bash -c 'grep -l DEVICE property_tests/ops/test_*.py | xargs -P 11 -n 1 "$0" -m pytest -W default -q --tb=short' "$PYTHON"
+}
 kernel() {  # name, seconds: a record, and whether the results that it timed were right
     no_gpu && return
     checks "$2" "$PYTHON" "benchmarks/bench_$1.py" "$OUT/$1.jsonl"
@@ -80,6 +84,7 @@ run_part() {
     case $1 in
         tests) checks 200 bash .ci/gpu -q -x --tb=short property_tests/llm/test_gpu.py ;;
         all-tests) checks 900 bash .ci/gpu -q --tb=short ;;
+        ops) ops ;;
         engine) generate 240 standard batch1 shared-prefix --model qwen3-0.6b --idle --repeats 3 --max-model-len 4096 ;;
         long) generate 120 long-context --model qwen3-0.6b --idle --repeats 3 --max-model-len 17024 ;;
         large) generate 180 standard batch1 --model qwen3-8b --load-format dummy --repeats 3 --max-model-len 4096 ;;

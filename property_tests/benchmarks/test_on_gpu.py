@@ -11,7 +11,7 @@ from record import RESULTS
 FOLDER = RESULTS.parent
 SCRIPT = FOLDER / "on_gpu.sh"
 KERNEL_PARTS = (
-    "sample", "adjust", "decode", "linear", "prefill", "store", "sanitize", "ncu", "explore", "explore-specialised",
+    "ops", "sample", "adjust", "decode", "linear", "prefill", "store", "sanitize", "ncu", "explore", "explore-specialised",
 )  # fmt: skip
 
 
@@ -63,6 +63,18 @@ def test_what_fails_under_a_tool_is_named_and_ends_nothing(tmp_path):
     assert "1 benchmarks/sanitize.py" in said
     assert "\n benchmarks/ncu_launches.py" in said  # with torch's own allocator again
     assert "cut or failed: sanitize ncu" in said
+
+
+def test_kernels_tests_run_side_by_side(tmp_path):
+    """All files whose tests choose the device, and a failure in one ends the run."""
+    status, said = on_gpu(tmp_path, "ops", PYTHON="echo")
+    assert status == 0
+    found = re.findall(r"^-m pytest .* (property_tests/ops/test_\w+\.py)$", said, re.MULTILINE)
+    assert {"test_sample.py", "test_paged_decode.py", "test_linear.py"} <= {name.rpartition("/")[2] for name in found}
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\ncase "$*" in *test_linear.py) exit 1;; esac\n')
+    python.chmod(0o755)
+    assert on_gpu(tmp_path, "ops", PYTHON=str(python))[0] == 1
 
 
 def test_a_part_that_is_none_ends_the_run(tmp_path):
