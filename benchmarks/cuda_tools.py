@@ -34,12 +34,11 @@ SANITIZERS = {
     "memcheck": ["--report-api-errors", "no", "--padding", "4096"],
     "racecheck": [],
 }
-SUMMARY = (
-    re.compile(  # behind memcheck's there may be a second line: so many "were not printed", which the first one counts
-        r"ERROR SUMMARY: (\d+) errors?\b(?! were not)"
-        r"|RACECHECK SUMMARY: \d+ hazards? displayed \((\d+) errors?, (\d+) warn"
-    )
+SUMMARY = re.compile(
+    r"ERROR SUMMARY: (\d+) errors?\b(?! were not)|RACECHECK SUMMARY: \d+ hazards? displayed \((\d+) errors?, (\d+) warn"
 )
+"""Behind memcheck's there may be a second line: so many "were not printed", which the first one counts."""
+
 UNSUPPORTED = re.compile("not supported|failed to initialize|unable to find|before first instrumented", re.IGNORECASE)
 """What a tool says that cannot watch a program, which may run all the same; it has no summary then."""
 
@@ -78,7 +77,8 @@ def run_tool(command: list[str], seconds: float) -> tuple[int, str]:
 def judge(status: int, said: str) -> dict[str, object]:
     """Read a sanitizer's output: which kernels came through, what was found, and in which functions."""
     counts = [tuple(int(number or 0) for number in found) for found in SUMMARY.findall(said)]
-    errors, warnings = (sum(column) for column in zip(*((a + b, c) for a, b, c in counts), strict=True)) if counts else (None, None)  # fmt: skip
+    errors = sum(memory + race for memory, race, _ in counts) if counts else None
+    warnings = sum(warned for *_, warned in counts) if counts else None
     right = re.findall(r"^(\w+): right$", said, re.MULTILINE)
     remarks = [line for line in said.splitlines() if line.startswith("=========")]
     if status == 124:

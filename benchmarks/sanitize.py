@@ -25,7 +25,7 @@ from nanofn_kernels import entries as entry_ops
 from nanofn_kernels._dispatch import INTERPRETED
 from nanofn_kernels.adjust import BLOCK as ADJUST_BLOCK, adjust_logits
 from nanofn_kernels.chunk_sums import CHUNK, CHUNKS_A_PROGRAM, chunk_sums
-from nanofn_kernels.decode_launch import Launch, decode_split_size
+from nanofn_kernels.decode_launch import Launch, choose_launch, decode_split_size
 from nanofn_kernels.linear import launch_linear, linear, linear_norm
 from nanofn_kernels.linear_held import HeldLaunch, fits
 from nanofn_kernels.linear_plan import FEW, LIBRARY, MANY, MEDIUM, ROW, Launch as LinearLaunch, tile_launch
@@ -103,6 +103,12 @@ def run_work_list() -> None:
         assert_same(mine, theirs)
 
 
+def whole_launches() -> list[Launch]:
+    """What the table has for sequences that are not split: it changes at powers of two."""
+    found = [choose_launch(2**power, 8, 128, 2, fixed_tile=False) for power in range(4, 11)]
+    return list(dict.fromkeys(found))
+
+
 def run_paged_decode() -> None:
     """The rule's split, a constant one and none; every shape of `decode_launch`; padding."""
     for group, head_dim, block_size, dtype, split, launch in (
@@ -110,9 +116,8 @@ def run_paged_decode() -> None:
         (2, 128, 64, BF16, 0, None),
         (4, 128, 16, F16, NO_SPLIT, None),
         (2, 128, 64, BF16, 128, None),
-        (2, 128, 64, BF16, NO_SPLIT, Launch(tile=64, num_warps=4, num_stages=5)),
-        (2, 128, 64, BF16, NO_SPLIT, Launch(tile=32, num_warps=2, num_stages=3)),
-        (1, 128, 16, BF16, NO_SPLIT, Launch(tile=32, num_warps=2, num_stages=4)),
+        *((2, 128, 64, BF16, NO_SPLIT, launch) for launch in whole_launches()),
+        (1, 128, 16, BF16, NO_SPLIT, whole_launches()[-1]),
         (4, 64, 64, F32, 64, None),
         (2, 192, 16, BF16, 64, None),
     ):
