@@ -1,12 +1,13 @@
 """Our kernels under NVIDIA's tools, where a machine has them and they work: one line says so if not.
 
 python benchmarks/cuda_tools.py sanitize OUT [NAME ...]   # sanitize.py under compute-sanitizer: OUT/sanitizer.jsonl
-python benchmarks/cuda_tools.py ncu OUT                   # ncu_launches.py under Nsight Compute: OUT/ncu.csv
+python benchmarks/cuda_tools.py ncu OUT                   # ncu_launches.py under Nsight Compute: OUT/ncu.jsonl
 
 Run the scripts without the tools before: what compiles under a tool takes its time.
 """
 
 import argparse
+import csv
 import os
 import re
 import shutil
@@ -14,8 +15,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
@@ -44,7 +47,23 @@ UNSUPPORTED = re.compile("not supported|failed to initialize|unable to find|befo
 
 SECTIONS = ("SpeedOfLight", "Occupancy", "WarpStateStats", "SchedulerStats", "LaunchStats")
 MAX_LAUNCHES = 60
-"""More than `ncu_launches.py` has; the CSV has a few KB a launch."""
+"""More than `ncu_launches.py` has; ncu says a few KB about each."""
+
+SHARES = {
+    "dram_pct": "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
+    "l2_pct": "lts__throughput.avg.pct_of_peak_sustained_elapsed",
+    "sm_pct": "sm__throughput.avg.pct_of_peak_sustained_elapsed",
+    "matrix_unit_pct": "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed",
+    "warps_active_pct": "sm__warps_active.avg.pct_of_peak_sustained_active",
+    "issue_active_pct": "smsp__issue_active.avg.pct_of_peak_sustained_active",
+}
+"""What is kept of ncu's hundreds of metrics, beside times and sizes; "sm" is the busiest part of a multiprocessor."""
+
+LIMITS = ("registers", "shared_mem", "warps", "blocks", "barriers")
+"""What limits how many programs one multiprocessor holds."""
+
+US = {"ns": 1e-3, "us": 1.0, "ms": 1e3}
+"""Microseconds in the units that ncu may print times in."""
 
 
 def find_tool(name: str) -> str | None:
@@ -119,7 +138,7 @@ def sanitize(out: Path, names: list[str], limit: float | None = None) -> bool:
 
 
 def ncu(out: Path, limit: float = LIMIT_S["ncu"]) -> bool:
-    """Run `ncu_launches.py` under Nsight Compute and keep its table; say whether that is whole, where ncu works at all."""
+    """Run `ncu_launches.py` under Nsight Compute and record its launches; say whether all, where ncu works at all."""
     tool = find_tool("ncu")
     if tool is None:
         print("ncu is not on this machine")
@@ -131,14 +150,46 @@ def ncu(out: Path, limit: float = LIMIT_S["ncu"]) -> bool:
     status, said = run_tool([*command, sys.executable, str(FOLDER / "ncu_launches.py")], limit)
     rows = [line for line in said.splitlines() if line.startswith('"')]
     if rows:
-        (out / "ncu.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
-        print(f"ncu {version_of(tool)}: {len(rows) - 2} launches in ncu.csv")  # behind the lines of names and units
+        launches = read_launches(rows)
+        for launch in launches:
+            append_record("ncu", {"tool_version": version_of(tool), **launch}, out)
+        print(f"ncu {version_of(tool)}: {len(launches)} launches in ncu.jsonl")
         if status != 0:
             print(f"not all of them, status {status}: {complaint(said)}")
         return status == 0
     if status != 124:
         print(f"ncu does not work here: {complaint(said)}")
     return status != 124
+
+
+def read_launches(table: Sequence[str]) -> list[dict[str, Any]]:
+    """Take from ncu's CSV what is worth a record: one dict a launch, in their order.
+
+    Args:
+        table: A line of names, one of units, one a launch. A line that was cut is left out.
+
+    Raises:
+        KeyError: A metric is missing, or a time has an unknown unit.
+    """
+    units, *rows = csv.DictReader(table)
+    return [_launch(row, units) for row in rows if None not in row.values()]
+
+
+def _launch(row: dict[str, str], units: dict[str, str]) -> dict[str, Any]:
+    def number(name: str) -> float:
+        return float(row[name].replace(",", ""))
+
+    time_ = "gpu__time_duration.sum"
+    return {
+        "launch": int(row["ID"]),
+        "kernel": row["Kernel Name"],
+        "grid": [int(size) for size in re.findall(r"\d+", row["Grid Size"])],
+        "threads": int(number("launch__block_size")),
+        "registers": int(number("launch__registers_per_thread")),
+        "us": round(number(time_) * US[units[time_]], 3),
+        **{name: number(metric) for name, metric in SHARES.items()},
+        "programs_by": {what: int(number(f"launch__occupancy_limit_{what}")) for what in LIMITS},
+    }
 
 
 def complaint(said: str) -> str:

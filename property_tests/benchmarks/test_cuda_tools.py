@@ -35,9 +35,9 @@ def tool(tmp_path, monkeypatch):
     return make
 
 
-def lines(folder):
+def lines(folder, name="sanitizer"):
     """The recorded lines."""
-    return [json.loads(line) for line in (folder / "sanitizer.jsonl").read_text(encoding="utf-8").splitlines()]
+    return [json.loads(line) for line in (folder / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
 def test_a_clean_run_is_two_lines(tool, tmp_path):
@@ -106,27 +106,79 @@ def test_a_machine_without_the_tool_is_one_line(name, tmp_path, monkeypatch, cap
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_table_is_kept_without_what_is_said_around_it(tool, tmp_path, capsys):
-    """Two lines of names and units, then one a launch."""
-    rows = ['"ID","Kernel Name"', '"","ns"', '"0","_pick_kernel"', '"1","_merge_kernel"']
-    said = "; ".join(f"echo '{line}'" for line in ["==PROF== Connected", *rows, "==PROF== Disconnected"])
-    calls = tool("ncu", said)
+def ncu_table(*launches):
+    """ncu's CSV, its line of units and columns that nobody reads included; one launch is its time and its warps' share."""
+    metrics = [*cuda_tools.SHARES.values(), *(f"launch__occupancy_limit_{what}" for what in cuda_tools.LIMITS)]
+    names = ["ID", "Process ID", "Kernel Name", "Block Size", "Grid Size", "launch__block_size", "launch__registers_per_thread", "gpu__time_duration.sum", *metrics]  # fmt: skip
+    units = [*[""] * 6, "register/thread", "ns", *["%"] * len(cuda_tools.SHARES), *["block"] * len(cuda_tools.LIMITS)]
+    table = [names, units]
+    for number, (time, warps) in enumerate(launches):
+        about = [str(number), "669", "_pick_kernel", "(32, 1, 1)", "(2048, 8, 1)", "32", "124", time]
+        table.append([*about, "30.59", "36.11", "51.84", "0.31", warps, "60.84", "16", "32", "64", "32", "32"])
+    return [",".join(f'"{cell}"' for cell in row) for row in table]
+
+
+def shell(rows):
+    """A script that prints ncu's CSV and what ncu says around it."""
+    return "; ".join(f"echo '{line}'" for line in ["==PROF== Connected", *rows, "==PROF== Disconnected"])
+
+
+def test_each_launch_is_a_line(tool, tmp_path, capsys):
+    """Numbers of ncu's CSV without the commas in thousands, times in microseconds, and where it ran."""
+    calls = tool("ncu", shell(ncu_table(("54,592", "19.43"), ("1,054,592", "2"))))
     assert cuda_tools.ncu(tmp_path)
-    assert (tmp_path / "ncu.csv").read_text(encoding="utf-8").splitlines() == rows
-    assert capsys.readouterr().out == "ncu 2025.3.1.0: 2 launches in ncu.csv\n"
+    assert capsys.readouterr().out == "ncu 2025.3.1.0: 2 launches in ncu.jsonl\n"
     assert "--clock-control none" in calls.read_text(encoding="utf-8")
-    tool("ncu", f"{said}; exit 1")
+    first, second = lines(tmp_path, "ncu")
+    assert {"commit", "date", "device", "versions"} <= set(first)
+    expected = {
+        "tool_version": "2025.3.1.0",
+        "launch": 0,
+        "kernel": "_pick_kernel",
+        "grid": [2048, 8, 1],
+        "threads": 32,
+        "registers": 124,
+        "us": 54.592,
+        "dram_pct": 30.59,
+        "l2_pct": 36.11,
+        "sm_pct": 51.84,
+        "matrix_unit_pct": 0.31,
+        "warps_active_pct": 19.43,
+        "issue_active_pct": 60.84,
+        "programs_by": {"registers": 16, "shared_mem": 32, "warps": 64, "blocks": 32, "barriers": 32},
+    }
+    assert {name: first[name] for name in expected} == expected
+    assert (second["launch"], second["us"], second["warps_active_pct"]) == (1, 1054.592, 2.0)
+
+
+def test_what_was_cut_is_no_launch(tool, tmp_path, capsys):
+    """The launches in front of it are recorded, and the run has failed; nor has a table without launches any."""
+    table = ncu_table(("54,592", "19.43"), ("3,264", "2.86"))
+    table[-1] = table[-1][: len(table[-1]) // 2]
+    tool("ncu", f"{shell(table)}; exit 1")
     assert not cuda_tools.ncu(tmp_path)
-    assert "not all of them, status 1" in capsys.readouterr().out
+    assert "1 launches in ncu.jsonl\nnot all of them, status 1" in capsys.readouterr().out
+    assert [line["launch"] for line in lines(tmp_path, "ncu")] == [0]
+    assert cuda_tools.read_launches(ncu_table()) == []
+
+
+def test_times_come_in_several_units():
+    """ncu names the unit of a column; one that is not known is no time."""
+    table = ncu_table(("54.592", "19.43"))
+    for unit, us in (("us", 54.592), ("ms", 54_592.0)):
+        (launch,) = cuda_tools.read_launches([table[0], table[1].replace('"ns"', f'"{unit}"'), table[2]])
+        assert launch["us"] == us
+    with pytest.raises(KeyError, match="hour"):
+        cuda_tools.read_launches([table[0], table[1].replace('"ns"', '"hour"'), table[2]])
 
 
 def test_counters_that_cannot_be_read_are_one_line(tool, tmp_path, capsys):
-    """No table is written; a run that is cut is a failure."""
+    """Nothing is recorded; a run that is cut is a failure."""
     tool(
         "ncu", "echo '==PROF== Connected'; echo '==ERROR== Failed to initialize the profiler: LibraryNotLoaded'; exit 1"
     )
     assert cuda_tools.ncu(tmp_path)
     assert "does not work here: ERROR== Failed to initialize" in capsys.readouterr().out
-    assert not (tmp_path / "ncu.csv").exists()
+    assert not (tmp_path / "ncu.jsonl").exists()
     tool("ncu", "exec sleep 60")
     assert not cuda_tools.ncu(tmp_path, limit=0.5)
