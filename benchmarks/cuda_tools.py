@@ -62,6 +62,9 @@ SHARES = {
 LIMITS = ("registers", "shared_mem", "warps", "blocks", "barriers")
 """What limits how many programs one multiprocessor holds."""
 
+STALL = re.compile(r"issue_stalled_(\w+)_per_issue_active\.ratio")
+"""How many warps wait for something whenever one issues: their shares of the sum are shares of the warps' time; the three largest are kept."""
+
 US = {"ns": 1e-3, "us": 1.0, "ms": 1e3}
 """Microseconds in the units that ncu may print times in."""
 
@@ -180,6 +183,8 @@ def _launch(row: dict[str, str], units: dict[str, str]) -> dict[str, Any]:
         return float(row[name].replace(",", ""))
 
     time_ = "gpu__time_duration.sum"
+    stalls = {found[1]: number(name) for name in row if (found := STALL.search(name))}
+    longest = sorted(stalls, key=lambda what: -stalls[what])[:3]
     return {
         "launch": int(row["ID"]),
         "kernel": row["Kernel Name"],
@@ -189,6 +194,7 @@ def _launch(row: dict[str, str], units: dict[str, str]) -> dict[str, Any]:
         "us": round(number(time_) * US[units[time_]], 3),
         **{name: number(metric) for name, metric in SHARES.items()},
         "programs_by": {what: int(number(f"launch__occupancy_limit_{what}")) for what in LIMITS},
+        "stalls_pct": {what: round(100 * stalls[what] / sum(stalls.values()), 1) for what in longest},
     }
 
 

@@ -108,13 +108,23 @@ def test_a_machine_without_the_tool_is_one_line(name, tmp_path, monkeypatch, cap
 
 def ncu_table(*launches):
     """ncu's CSV, its line of units and columns that nobody reads included; one launch is its time and its warps' share."""
-    metrics = [*cuda_tools.SHARES.values(), *(f"launch__occupancy_limit_{what}" for what in cuda_tools.LIMITS)]
-    names = ["ID", "Process ID", "Kernel Name", "Block Size", "Grid Size", "launch__block_size", "launch__registers_per_thread", "gpu__time_duration.sum", *metrics]  # fmt: skip
-    units = [*[""] * 6, "register/thread", "ns", *["%"] * len(cuda_tools.SHARES), *["block"] * len(cuda_tools.LIMITS)]
+    names = [
+        "ID",
+        "Process ID",
+        "Kernel Name",
+        "Block Size",
+        "Grid Size",
+        "launch__block_size",
+        "launch__registers_per_thread",
+    ]
+    names += ["gpu__time_duration.sum", *cuda_tools.SHARES.values()]
+    names += [f"launch__occupancy_limit_{what}" for what in cuda_tools.LIMITS]
+    names += [f"smsp__average_warps_issue_stalled_{what}_per_issue_active.ratio" for what in ("selected", "barrier", "drain", "wait")]  # fmt: skip
+    units = [{"gpu__time_duration.sum": "ns"}.get(name, "") for name in names]
     table = [names, units]
     for number, (time, warps) in enumerate(launches):
         about = [str(number), "669", "_pick_kernel", "(32, 1, 1)", "(2048, 8, 1)", "32", "124", time]
-        table.append([*about, "30.59", "36.11", "51.84", "0.31", warps, "60.84", "16", "32", "64", "32", "32"])
+        table.append([*about, *f"30.59 36.11 51.84 0.31 {warps} 60.84 16 32 64 32 32 1.00 2.5 0 0.50".split()])
     return [",".join(f'"{cell}"' for cell in row) for row in table]
 
 
@@ -146,6 +156,7 @@ def test_each_launch_is_a_line(tool, tmp_path, capsys):
         "warps_active_pct": 19.43,
         "issue_active_pct": 60.84,
         "programs_by": {"registers": 16, "shared_mem": 32, "warps": 64, "blocks": 32, "barriers": 32},
+        "stalls_pct": {"barrier": 62.5, "selected": 25.0, "wait": 12.5},
     }
     assert {name: first[name] for name in expected} == expected
     assert (second["launch"], second["us"], second["warps_active_pct"]) == (1, 1054.592, 2.0)
