@@ -84,6 +84,19 @@ def test_idleness_and_the_hosts_part(monkeypatch):
     assert found.host_share == pytest.approx(3 / 8)
 
 
+def test_a_pause_counts_in_one_window_only(monkeypatch):
+    """A step that takes 90 ms more, as for garbage, does not change what the others take."""
+    clock, steps = Clock(), iter(range(16))
+    monkeypatch.setattr(idle, "perf_counter", lambda: clock.now)
+
+    def step():
+        clock.step()
+        clock.now += 0.09 * (next(steps) == 5)
+
+    found = step_times(step, None, lambda: clock.waited, num_steps=16)
+    assert (found.period_us, found.host_us, found.replay_us) == (pytest.approx(10_000), pytest.approx(3_000), None)
+
+
 def test_without_graphs_idleness_is_unknown():
     """Where nothing can be replayed there is no share, and no invented one."""
     found = StepTimes(10, 3, None)
