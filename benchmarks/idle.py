@@ -14,7 +14,6 @@ from attrs import frozen
 
 from nanofn import LLM
 
-
 WINDOWS = 4
 """Parts that steps are timed in. 32 steps of batch 1 are 19 ms: one pause of 9 ms would double what the host seems to take."""
 
