@@ -62,8 +62,10 @@ def choose_launch(num_seqs: int, num_kv_heads: int, head_dim: int, element_bytes
         return Launch(tile=16, num_warps=4, num_stages=2, programs_per_sm=3)
     if row_bytes > 256:
         return Launch(tile=32, num_warps=4, num_stages=3, programs_per_sm=2)
-    if fixed_tile or pairs < 128:
+    if fixed_tile or pairs < 32:
         return Launch(tile=64, num_warps=4, num_stages=3, programs_per_sm=1 if pairs < 32 else 3)
+    if pairs < 128:
+        return Launch(tile=32, num_warps=2, num_stages=4, programs_per_sm=4)
     # One, two and four programs a multiprocessor run at once. They have so many stages that no more of them fit: two must not share
     # one multiprocessor while another is idle, and the next launch's, which come early, must find no room beside them, or those
     # share the multiprocessors unequally (6% at 512 programs behind the kernel that makes their query).

@@ -20,12 +20,75 @@ MAX_GROUP = 32
 
 
 @jit
+def _ask_for_ids(ids_ptr, blocks_stride):
+    """Have an item's first 512 ids brought to L2: one address for each 32 bytes of them.
+
+    A tile's ids are loaded one tile ahead, which is too late where they come from memory.
+    """
+    place = tl.minimum(tl.arange(0, 64) * 8, blocks_stride - 1)
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l", [ids_ptr + place], dtype=tl.int32, is_pure=False, pack=1
+    )
+
+
+@jit
+def _first_ids(ids_ptr, blocks_stride, start, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, BLOCKS: tl.constexpr, IS_EARLY: tl.constexpr):  # fmt: skip
+    """The ids of an item's first tile, whatever its length: what lies past its end is read and never followed."""
+    if BLOCKS > 0:
+        ids = ()
+        for index in tl.static_range(BLOCKS):
+            place = 0 if BLOCKS == 1 else tl.minimum(index, blocks_stride - 1)
+            ids += (tl.load(ids_ptr + place, volatile=IS_EARLY),)
+    else:
+        # Items begin at multiples of 64, and so within a block whose size does not divide them.
+        inside = 0 if TILE % BLOCK_SIZE == 0 else start % BLOCK_SIZE
+        ids = tl.load(ids_ptr + tl.minimum((inside + tl.arange(0, TILE)) // BLOCK_SIZE, blocks_stride - 1))
+    return ids
+
+
+@jit
+def _next_ids(ids_ptr, first, first_block, stop, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, BLOCKS: tl.constexpr):
+    """The ids of the tile at `first`."""
+    if BLOCKS > 0:
+        ids = ()
+        for index in tl.static_range(BLOCKS):
+            here = first + index * BLOCK_SIZE
+            ids += (tl.load(ids_ptr + (first // BLOCK_SIZE - first_block) + index, mask=here < stop, other=0),)
+    else:
+        position = first + tl.arange(0, TILE)
+        ids = tl.load(ids_ptr + (position // BLOCK_SIZE - first_block), mask=position < stop, other=0)
+    return ids
+
+
+@jit
+def _rows(
+    ids, first, STRIDE_BLOCK: tl.constexpr, STRIDE_SLOT: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, BLOCKS: tl.constexpr,
+):  # fmt: skip
+    """Where in the cache the rows of a tile's tokens begin.
+
+    Of few blocks the compiler knows which one a thread's rows are in: it makes an address a block and selects nothing.
+    """
+    token = tl.arange(0, TILE)
+    if BLOCKS > 1:
+        starts = tl.zeros([TILE], tl.int64)
+        for index in tl.static_range(BLOCKS):
+            starts = tl.where(token // BLOCK_SIZE == index, ids[index].to(tl.int64) * STRIDE_BLOCK, starts)
+        rows = starts + (token % BLOCK_SIZE) * STRIDE_SLOT
+    elif BLOCKS == 1:
+        rows = ids[0].to(tl.int64) * STRIDE_BLOCK + (first % BLOCK_SIZE) * STRIDE_SLOT + token * STRIDE_SLOT
+    else:
+        rows = ids.to(tl.int64) * STRIDE_BLOCK + (first + token) % BLOCK_SIZE * STRIDE_SLOT
+    return rows[:, None]
+
+
+@jit
 def _attend_tiles(
     ids, query_ptr, k_ptr, v_ptr, ids_ptr, entry, start, stop, head, logit_scale, query_stride_seq, query_stride_head,
     K_STRIDE_BLOCK: tl.constexpr, K_STRIDE_SLOT: tl.constexpr, K_STRIDE_HEAD: tl.constexpr,
     V_STRIDE_BLOCK: tl.constexpr, V_STRIDE_SLOT: tl.constexpr, V_STRIDE_HEAD: tl.constexpr,
     GROUP: tl.constexpr, GROUP_ROWS: tl.constexpr, HEAD_DIM: tl.constexpr, HEAD_COLS: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, UPCAST: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, BLOCKS: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
     """acc = sum_t 2^(l_t - m) v_t, m = max_t l_t and sum_t 2^(l_t - m) over [start, stop); `ids` are the first tile's."""
     member = tl.arange(0, GROUP_ROWS)
@@ -46,18 +109,9 @@ def _attend_tiles(
     for first in range(start, stop, TILE):
         here = first + token < stop
         # This tile's ids were loaded one tile ago: a load that a load waits for costs the pipeline its depth.
-        block = ids.to(tl.int64)
-        if BLOCK_SIZE % TILE == 0:
-            inside = first % BLOCK_SIZE
-            k_rows = block * K_STRIDE_BLOCK + inside * K_STRIDE_SLOT + token[:, None] * K_STRIDE_SLOT
-            v_rows = block * V_STRIDE_BLOCK + inside * V_STRIDE_SLOT + token[:, None] * V_STRIDE_SLOT
-            ids = tl.load(ids_ptr + ((first + TILE) // BLOCK_SIZE - first_block), mask=first + TILE < stop, other=0)
-        else:
-            slots = (first + token) % BLOCK_SIZE
-            k_rows = (block * K_STRIDE_BLOCK + slots * K_STRIDE_SLOT)[:, None]
-            v_rows = (block * V_STRIDE_BLOCK + slots * V_STRIDE_SLOT)[:, None]
-            position = first + TILE + token
-            ids = tl.load(ids_ptr + (position // BLOCK_SIZE - first_block), mask=position < stop, other=0)
+        k_rows = _rows(ids, first, K_STRIDE_BLOCK, K_STRIDE_SLOT, BLOCK_SIZE, TILE, BLOCKS)
+        v_rows = _rows(ids, first, V_STRIDE_BLOCK, V_STRIDE_SLOT, BLOCK_SIZE, TILE, BLOCKS)
+        ids = _next_ids(ids_ptr, first + TILE, first_block, stop, BLOCK_SIZE, TILE, BLOCKS)
         # Slots past `stop` may hold anything, NaN too: both loads are masked.
         k = tl.load(k_head + k_rows, mask=here[:, None] & in_head, other=0.0).to(compute)
         v = tl.load(v_head + v_rows, mask=here[:, None] & in_head, other=0.0).to(compute)
@@ -73,25 +127,6 @@ def _attend_tiles(
 
 
 @jit
-def _first_ids(ids_ptr, blocks_stride, start, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, IS_EARLY: tl.constexpr):
-    """The ids of an item's first tile, whatever its length: what lies past its end is read and never followed."""
-    if BLOCK_SIZE % TILE == 0:
-        ids = tl.load(ids_ptr, volatile=IS_EARLY)
-    elif IS_EARLY:
-        # A few ids, each asked for once: volatile loads for every token took 1.2 us longer than no early ones.
-        block = tl.arange(0, TILE) // BLOCK_SIZE
-        ids = tl.zeros([TILE], tl.int32)
-        for index in tl.static_range(TILE // BLOCK_SIZE):
-            one = tl.load(ids_ptr + tl.minimum(index, blocks_stride - 1), volatile=True)
-            ids = tl.where(block == index, one, ids)
-    else:
-        # Items begin at multiples of 64, and so within a block whose size does not divide them.
-        inside = 0 if TILE % BLOCK_SIZE == 0 else start % BLOCK_SIZE
-        ids = tl.load(ids_ptr + tl.minimum((inside + tl.arange(0, TILE)) // BLOCK_SIZE, blocks_stride - 1))
-    return ids
-
-
-@jit
 def _decode_item(
     ids, out_ptr, query_ptr, k_ptr, v_ptr, ids_ptr, scratch_ptr, weights_ptr, arrived_ptr,
     entry, start, stop, slot, first_slot, num_splits, head, logit_scale, v_scale,
@@ -99,8 +134,8 @@ def _decode_item(
     K_STRIDE_BLOCK: tl.constexpr, K_STRIDE_SLOT: tl.constexpr, K_STRIDE_HEAD: tl.constexpr,
     V_STRIDE_BLOCK: tl.constexpr, V_STRIDE_SLOT: tl.constexpr, V_STRIDE_HEAD: tl.constexpr,
     NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, GROUP_ROWS: tl.constexpr, HEAD_DIM: tl.constexpr, HEAD_COLS: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, SPLIT: tl.constexpr, MAX_SPLITS: tl.constexpr, MERGE_ROWS: tl.constexpr,
-    UPCAST: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, BLOCKS: tl.constexpr, SPLIT: tl.constexpr, MAX_SPLITS: tl.constexpr,
+    MERGE_ROWS: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
     """One item and K/V head: softmax(q k^T) v over [start, stop), and the merge if it is an entry's last to finish.
 
@@ -113,7 +148,7 @@ def _decode_item(
     acc, maximum, total = _attend_tiles(
         ids, query_ptr, k_ptr, v_ptr, ids_ptr, entry, start, stop, head, logit_scale, query_stride_seq, query_stride_head,
         K_STRIDE_BLOCK, K_STRIDE_SLOT, K_STRIDE_HEAD, V_STRIDE_BLOCK, V_STRIDE_SLOT, V_STRIDE_HEAD,
-        GROUP, GROUP_ROWS, HEAD_DIM, HEAD_COLS, BLOCK_SIZE, TILE, UPCAST,
+        GROUP, GROUP_ROWS, HEAD_DIM, HEAD_COLS, BLOCK_SIZE, TILE, BLOCKS, UPCAST,
     )  # fmt: skip
 
     NUM_HEADS: tl.constexpr = NUM_KV_HEADS * GROUP
@@ -159,15 +194,14 @@ def _paged_decode_kernel(
     K_STRIDE_BLOCK: tl.constexpr, K_STRIDE_SLOT: tl.constexpr, K_STRIDE_HEAD: tl.constexpr,
     V_STRIDE_BLOCK: tl.constexpr, V_STRIDE_SLOT: tl.constexpr, V_STRIDE_HEAD: tl.constexpr,
     NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, GROUP_ROWS: tl.constexpr, HEAD_DIM: tl.constexpr, HEAD_COLS: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, SPLIT: tl.constexpr, MAX_SPLITS: tl.constexpr, MERGE_ROWS: tl.constexpr,
-    UPCAST: tl.constexpr, PDL: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, BLOCKS: tl.constexpr, SPLIT: tl.constexpr, MAX_SPLITS: tl.constexpr,
+    MERGE_ROWS: tl.constexpr, UPCAST: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """out[e, h] = softmax(scale * q[e, h] K^T) V over the tokens of entry e, whose K/V head is h // GROUP.
 
     Work w is item w // NUM_KV_HEADS and K/V head w % NUM_KV_HEADS. Whole sequences: program w does it. Splits: programs stride.
     Traffic: 2 * num_kv_heads * head_dim * element_bytes * sum(seq_lens), and the queries, outputs and partials.
     """
-    EARLY_IDS: tl.constexpr = BLOCK_SIZE % TILE == 0 or (TILE % BLOCK_SIZE == 0 and BLOCK_SIZE * 8 >= TILE)
     program = tl.program_id(0)
     item = items_ptr + (program // NUM_KV_HEADS) * 8
     if SPLIT:
@@ -180,11 +214,13 @@ def _paged_decode_kernel(
         slot, first_slot = tl.load(item + 3, volatile=True), tl.load(item + 4, volatile=True)
         num_splits = tl.load(item + 5, volatile=True)
         works = tl.load(count_ptr, volatile=True) * NUM_KV_HEADS
-        if EARLY_IDS:
+        if BLOCKS > 0:
             # So are the first item's first ids, or the compiler moves them behind the wait.
             blocks = blocks_ptr + (program // NUM_KV_HEADS) * blocks_stride
-            ids = _first_ids(blocks, blocks_stride, start, BLOCK_SIZE, TILE, True)
+            ids = _first_ids(blocks, blocks_stride, start, BLOCK_SIZE, TILE, BLOCKS, True)
     else:
+        if BLOCKS != 1 and not UPCAST:
+            _ask_for_ids(blocks_ptr + (program // NUM_KV_HEADS) * blocks_stride, blocks_stride)
         entry, start, stop = tl.load(item), tl.load(item + 1), tl.load(item + 2)
     if PDL:
         # The work list, with its block ids, was complete before the kernel in front began: it may be read before the wait.
@@ -195,17 +231,18 @@ def _paged_decode_kernel(
         for work in range(program, works, tl.num_programs(0)):
             blocks = blocks_ptr + (work // NUM_KV_HEADS) * blocks_stride
             # Ids of later items are asked for here, at their item's beginning.
-            if EARLY_IDS:
+            if BLOCKS > 0:
                 if work != program:
-                    ids = _first_ids(blocks, blocks_stride, start, BLOCK_SIZE, TILE, False)
+                    ids = _first_ids(blocks, blocks_stride, start, BLOCK_SIZE, TILE, BLOCKS, False)
             else:
-                ids = _first_ids(blocks, blocks_stride, start, BLOCK_SIZE, TILE, False)
+                ids = _first_ids(blocks, blocks_stride, start, BLOCK_SIZE, TILE, BLOCKS, False)
             _decode_item(
                 ids, out_ptr, query_ptr, k_ptr, v_ptr, blocks, scratch_ptr, weights_ptr, arrived_ptr,
                 entry, start, stop, slot, first_slot, num_splits, work % NUM_KV_HEADS, logit_scale, v_scale,
                 out_stride_seq, out_stride_head, query_stride_seq, query_stride_head,
                 K_STRIDE_BLOCK, K_STRIDE_SLOT, K_STRIDE_HEAD, V_STRIDE_BLOCK, V_STRIDE_SLOT, V_STRIDE_HEAD,
-                NUM_KV_HEADS, GROUP, GROUP_ROWS, HEAD_DIM, HEAD_COLS, BLOCK_SIZE, TILE, SPLIT, MAX_SPLITS, MERGE_ROWS, UPCAST,
+                NUM_KV_HEADS, GROUP, GROUP_ROWS, HEAD_DIM, HEAD_COLS, BLOCK_SIZE, TILE, BLOCKS, SPLIT, MAX_SPLITS, MERGE_ROWS,
+                UPCAST,
             )  # fmt: skip
             item = items_ptr + ((work + tl.num_programs(0)) // NUM_KV_HEADS) * 8
             more = work + tl.num_programs(0) < works
@@ -217,13 +254,14 @@ def _paged_decode_kernel(
             )
     else:
         blocks = blocks_ptr + (program // NUM_KV_HEADS) * blocks_stride
-        ids = _first_ids(blocks, blocks_stride, start, BLOCK_SIZE, TILE, False)
+        ids = _first_ids(blocks, blocks_stride, start, BLOCK_SIZE, TILE, BLOCKS, False)
         _decode_item(
             ids, out_ptr, query_ptr, k_ptr, v_ptr, blocks, scratch_ptr, weights_ptr, arrived_ptr,
             entry, start, stop, entry, entry, 1, program % NUM_KV_HEADS, logit_scale, v_scale,
             out_stride_seq, out_stride_head, query_stride_seq, query_stride_head,
             K_STRIDE_BLOCK, K_STRIDE_SLOT, K_STRIDE_HEAD, V_STRIDE_BLOCK, V_STRIDE_SLOT, V_STRIDE_HEAD,
-            NUM_KV_HEADS, GROUP, GROUP_ROWS, HEAD_DIM, HEAD_COLS, BLOCK_SIZE, TILE, SPLIT, MAX_SPLITS, MERGE_ROWS, UPCAST,
+            NUM_KV_HEADS, GROUP, GROUP_ROWS, HEAD_DIM, HEAD_COLS, BLOCK_SIZE, TILE, BLOCKS, SPLIT, MAX_SPLITS, MERGE_ROWS,
+                UPCAST,
         )  # fmt: skip
 
 
@@ -352,6 +390,13 @@ def _num_multiprocessors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 132
 
 
+def _few_blocks(tile: int, block_size: int) -> int:
+    """How many whole blocks a tile is, or 1 if it lies within one; 0 if it cuts blocks or has more than 8."""
+    if block_size % tile == 0:
+        return 1
+    return 0 if tile % block_size or tile > 8 * block_size else tile // block_size
+
+
 def launch_paged_decode(
     query: Tensor,
     k_cache: Tensor,
@@ -391,7 +436,7 @@ def launch_paged_decode(
         K_STRIDE_BLOCK=k_cache.stride(0), K_STRIDE_SLOT=k_cache.stride(1), K_STRIDE_HEAD=k_cache.stride(2),
         V_STRIDE_BLOCK=v_cache.stride(0), V_STRIDE_SLOT=v_cache.stride(1), V_STRIDE_HEAD=v_cache.stride(2),
         NUM_KV_HEADS=num_kv_heads, GROUP=group, GROUP_ROWS=max(16, group_rows), HEAD_DIM=head_dim, HEAD_COLS=head_cols,
-        BLOCK_SIZE=block_size, TILE=launch.tile, SPLIT=split,
+        BLOCK_SIZE=block_size, TILE=launch.tile, BLOCKS=_few_blocks(launch.tile, block_size), SPLIT=split,
         MAX_SPLITS=max_splits(num_kv_heads), MERGE_ROWS=merge_rows, UPCAST=INTERPRETED, PDL=launch_pdl,
         num_warps=launch.num_warps, num_stages=launch.num_stages, maxnreg=registers, launch_pdl=launch_pdl,
     )  # fmt: skip

@@ -25,10 +25,13 @@ class Recorded:
 RECORDED = {
     # One warp; nine programs a multiprocessor.
     "decode 256": Recorded(224, 20, 64, 64),
-    "decode 64 page 16": Recorded(168, 54, 64, 32),
+    "decode 64 page 16": Recorded(160, 54, 64, 32),
     "decode 16 page 16": Recorded(128, 134, 80, 32),
     "decode 16 group 4": Recorded(128, 134, 80, 32),
-    "decode 8": Recorded(216, 70, 48, 32),
+    "decode 8": Recorded(240, 54, 64, 32),
+    "decode 8 group 4": Recorded(240, 54, 64, 32),
+    "decode 8 page 16 pdl": Recorded(248, 54, 64, 32),
+    "decode 1 page 16 pdl": Recorded(168, 70, 48, 32),
     "decode 1 pdl": Recorded(168, 70, 48, 32),
     # One program a multiprocessor may have 255, to hold four heads' partial results of 16 splits.
     "decode 1 group 4": Recorded(224, 70, 48, 32),
