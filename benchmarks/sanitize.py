@@ -103,21 +103,22 @@ def run_work_list() -> None:
         assert_same(mine, theirs)
 
 
-def whole_launches() -> list[Launch]:
-    """What the table has for sequences that are not split: it changes at powers of two."""
-    found = [choose_launch(2**power, 8, 128, 2, fixed_tile=False) for power in range(4, 11)]
-    return list(dict.fromkeys(found))
+def launches(pairs: range) -> list[Launch]:
+    """What the table has for 2 to such powers sequences and K/V heads: it changes at powers of two."""
+    return list(dict.fromkeys(choose_launch(2**power, 1, 128, 2, fixed_tile=False) for power in pairs))
 
 
 def run_paged_decode() -> None:
     """The rule's split, a constant one and none; every shape of `decode_launch`; padding."""
+    split_launches, whole_launches = launches(range(7)), launches(range(7, 14))
     for group, head_dim, block_size, dtype, split, launch in (
         (1, 128, 16, BF16, 64, None),
         (2, 128, 64, BF16, 0, None),
         (4, 128, 16, F16, NO_SPLIT, None),
         (2, 128, 64, BF16, 128, None),
-        *((2, 128, 64, BF16, NO_SPLIT, launch) for launch in whole_launches()),
-        (1, 128, 16, BF16, NO_SPLIT, whole_launches()[-1]),
+        *((2, 128, 64, BF16, NO_SPLIT, launch) for launch in whole_launches),
+        (1, 128, 16, BF16, NO_SPLIT, whole_launches[-1]),
+        *((2, 128, size, BF16, 64, launch) for launch in split_launches for size in (8, 16)),
         (4, 64, 64, F32, 64, None),
         (2, 192, 16, BF16, 64, None),
     ):

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from nanofn_kernels.errors import ArgumentError, DtypeError, ShapeError, StrideError
-from nanofn_kernels.paged_decode import paged_decode
+from nanofn_kernels.paged_decode import choose_launch, launch_paged_decode, paged_decode
 from nanofn_kernels.paged_prefill import paged_prefill
 from nanofn_kernels.reference.paged_decode import paged_decode as reference
 from nanofn_kernels.work_list import NO_SPLIT
@@ -66,6 +66,26 @@ def test_any_small_batch_equals_float64(lengths, split, group, head_dim, block_s
     found = decode(sequences, query, split)
     assert error(found, exact(sequences, query)) < TOLERANCE[dtype]
     assert not found[sequences.seq_lens == 0].any()
+
+
+@pytest.mark.parametrize(
+    ("num_seqs", "block_size", "split"),
+    [
+        (1, 32, 64), (1, 8, NO_SPLIT), (4, 16, 64), (4, 8, 128), (4, 24, 64), (16, 16, NO_SPLIT), (32, 128, NO_SPLIT),
+        (64, 4, NO_SPLIT), (256, 2, NO_SPLIT), (256, 16, NO_SPLIT),
+    ],
+)  # fmt: skip
+def test_every_launch_of_the_table_equals_float64(num_seqs, block_size, split) -> None:
+    """With a tile within a block, of 2, 4 or 8 blocks, of more, and one that cuts blocks."""
+    sequences = Sequences([31, 0, 190, 64, 65], kv_heads=1, head_dim=64, block_size=block_size, dtype=F16)
+    query = sequences.queries(5, 2)
+    work = make_work(sequences.table, sequences.rows, sequences.seq_lens, split, block_size, 2, 1, 64)
+    found = launch_paged_decode(
+        query, sequences.k_cache, sequences.v_cache, sequences.table.shape[1], *work, 64**-0.5, split,
+        launch=choose_launch(num_seqs, 8, 64, 2, fixed_tile=False),
+    )  # fmt: skip
+    assert error(found, exact(sequences, query)) < TOLERANCE[F16]
+    assert not found[1].any()
 
 
 def test_padding_reads_and_writes_nothing() -> None:
