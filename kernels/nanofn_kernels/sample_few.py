@@ -3,8 +3,16 @@
 A sample of 8,192 logits gives a bound that nearly surely lies below the last kept logit. One pass gathers what lies above
 the bound; its order is that of arrival, so everything behind it counts in integers, and no result depends on the order.
 A row whose end was not among what was gathered (the sample misled, or more was kept than the scratch holds) is left to
-`sample_filter`. A row's state is 0 if it is not filtered, 1 if it has its result or is padding, 2 if it is left to
-`sample_filter`, 3 if it is to be decided here.
+`sample_filter`. Where the sample shows that min-p alone keeps many, the pass gathers only what is above the sample's largest
+logit, to find the row's, and the row is left to the pick.
+
+A row's state:
+0: not filtered
+1: done, or padding
+2: left to `sample_filter`
+3: decided here, among what is gathered
+4: its bounds are known, and it is left to the pick
+5: min-p alone; what is gathered gives its largest logit
 """
 
 import torch
@@ -28,6 +36,9 @@ SAMPLE = 8192
 
 PASSING = 7168
 """How many programs a pass over all rows should have, 54 for each of 132 multiprocessors: two rounds."""
+
+MANY = 6000
+"""Rows that seem to have more ids above their bound do not gather them. CAPACITY lies four deviations of the sample above."""
 
 MAX_K = 2048
 """The largest k that is decided here."""
@@ -100,8 +111,8 @@ def _mass_kernel(
 def _bound_kernel(
     state_ptr, bound_ptr, mass_ptr, count_ptr, bad_ptr, tops_ptr, sums_ptr, logits_ptr, temperature_ptr, top_k_ptr, top_p_ptr,
     min_p_ptr, valid_ptr, vocab_size, logits_stride, num_blocks,
-    GREEDY_BELOW: tl.constexpr, SHIFT: tl.constexpr, SAMPLE: tl.constexpr, BLOCKS: tl.constexpr, MAX_K: tl.constexpr,
-    TOP_K: tl.constexpr, TOP_P: tl.constexpr, MIN_P: tl.constexpr, VALID: tl.constexpr, PDL: tl.constexpr,
+    GREEDY_BELOW: tl.constexpr, SHIFT: tl.constexpr, SAMPLE: tl.constexpr, BLOCKS: tl.constexpr, MANY: tl.constexpr,
+    MAX_K: tl.constexpr, TOP_K: tl.constexpr, TOP_P: tl.constexpr, MIN_P: tl.constexpr, VALID: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """state of a row, a bound that nearly surely lies below its last kept logit, and its mass relative to its largest logit.
 
@@ -176,6 +187,9 @@ def _bound_kernel(
             top = value_of(highest, SHIFT)
             below = floor / inverse
             bound = top + below - 1e-5 * (tl.abs(top) - below)
+            if tl.sum(tl.sum((keys > key_of(bound, SHIFT)).to(tl.int32), 1), 0) > MANY * share:
+                bound = top
+                tl.store(state_ptr + row, 5)
     elif TOP_P:
         if (k == 0) & (p < 1.0):
             top = tl.max(tl.max(x, 1), 0)
@@ -211,7 +225,7 @@ def _gather_kernel(
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
     row = tl.program_id(0).to(tl.int64)
-    if tl.load(state_ptr + row) != 3:
+    if tl.load(state_ptr + row) < 3:
         return
     start = tl.program_id(1) * chunk
     stop = tl.minimum(start + chunk, vocab_size)
@@ -242,13 +256,13 @@ def _gather_kernel(
 
 @jit
 def _decide_kernel(
-    token_ids_ptr, undefined_ptr, state_ptr, gathered_ptr, gathered_ids_ptr, count_ptr, bad_ptr, bound_ptr, mass_ptr,
+    token_ids_ptr, undefined_ptr, state_ptr, bounds_ptr, gathered_ptr, gathered_ids_ptr, count_ptr, bad_ptr, bound_ptr, mass_ptr,
     temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr, seed_ptr, position_ptr, child_ptr, vocab_size, shift,
     GREEDY_BELOW: tl.constexpr, DOMAIN: tl.constexpr, CAPACITY: tl.constexpr, ROOM: tl.constexpr,
     IS_LAST: tl.constexpr, TOP_K: tl.constexpr, TOP_P: tl.constexpr, MIN_P: tl.constexpr, FAST: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
-    """token_id = id of the best kept score, or state = 2 where what is kept was not all gathered.
+    """token_id = id of the best kept score, or bounds and state = 4; or state = 2 where what was gathered does not say.
 
     Program i does row i if it gathered at most CAPACITY ids; if not, it leaves the row to a larger launch, or IS_LAST to
     another kernel. Traffic: 8 bytes a gathered id.
@@ -257,7 +271,8 @@ def _decide_kernel(
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
     row = tl.program_id(0).to(tl.int64)
-    if tl.load(state_ptr + row) != 3:
+    state = tl.load(state_ptr + row)
+    if (state != 3) & (state != 5):
         return
     size = tl.load(count_ptr + row)
     is_bad = tl.load(bad_ptr + row) > 0
@@ -273,20 +288,21 @@ def _decide_kernel(
     seed = tl.load(seed_ptr + row)
     position = tl.load(position_ptr + row)
     child = tl.load(child_ptr + row)
+    picks = (state == 3) | is_bad
     best = inverse * 0.0
     best_id = size * 0
     is_found = is_bad
     if is_mine & (is_bad == 0):
         best, best_id, is_found = decide(
-            gathered_ptr + row * ROOM, gathered_ids_ptr + row * ROOM, size, tl.load(bound_ptr + row), mass, inverse, k, p, floor,
-            seed, position, child, domain, vocab_size, shift, CAPACITY, TOP_K, TOP_P, MIN_P, FAST,
+            gathered_ptr + row * ROOM, gathered_ids_ptr + row * ROOM, bounds_ptr + row * 4, size, tl.load(bound_ptr + row), mass,
+            inverse, k, p, floor, picks, seed, position, child, domain, vocab_size, shift, CAPACITY, TOP_K, TOP_P, MIN_P, FAST,
         )  # fmt: skip
-    if is_found:
+    if is_found & picks:
         is_undefined = is_bad | (best == float("-inf")) | (best == float("inf"))
         tl.store(token_ids_ptr + row, tl.where(is_undefined, 0, best_id))
         tl.store(undefined_ptr + row, is_undefined)
     if is_mine | IS_LAST:
-        tl.store(state_ptr + row, tl.where(is_found, 1, 2))
+        tl.store(state_ptr + row, tl.where(is_found, tl.where(picks, 1, 4), 2))
 
 
 def launch_few(
@@ -307,6 +323,7 @@ def launch_few(
     """Sample the filtered rows that keep few ids; say which rows are left. Mutates token_ids and is_undefined there."""
     num_rows, vocab_size = logits.shape
     device, stride = logits.device, logits.stride(0)
+    bounds = torch.empty((num_rows, 4), dtype=torch.float32, device=device)
     chunk = chunk_size(num_rows, vocab_size, PASSING)
     num_chunks, num_blocks = cdiv(vocab_size, chunk), cdiv(vocab_size, BLOCK)
     gathered = torch.empty((num_rows, CAPACITY), dtype=torch.float32, device=device)
@@ -327,8 +344,8 @@ def launch_few(
         options = {"launch_pdl": True}
     _bound_kernel[(num_rows,)](
         state, bound, mass, count, bad, tops, sums, logits, temperature, top_k, top_p, min_p, is_valid, vocab_size, stride,
-        num_blocks, GREEDY_BELOW=GREEDY_BELOW, SHIFT=shift, SAMPLE=SAMPLE, BLOCKS=next_power_of_2(num_blocks), MAX_K=MAX_K,
-        VALID=is_valid is not None, num_warps=16, **all_flags, **options,
+        num_blocks, GREEDY_BELOW=GREEDY_BELOW, SHIFT=shift, SAMPLE=SAMPLE, BLOCKS=next_power_of_2(num_blocks), MANY=MANY,
+        MAX_K=MAX_K, VALID=is_valid is not None, num_warps=16, **all_flags, **options,
     )  # fmt: skip
     _gather_kernel[(num_rows, num_chunks)](
         gathered, gathered_ids, count, bad, state, bound, logits, vocab_size, stride, chunk,
@@ -336,9 +353,9 @@ def launch_few(
     )  # fmt: skip
     for capacity, num_warps in ((SMALL_CAPACITY, 4), (CAPACITY, 16)):
         _decide_kernel[(num_rows,)](
-            token_ids, is_undefined, state, gathered, gathered_ids, count, bad, bound, mass, temperature, top_k, top_p, min_p, seed,
-            position, child, vocab_size, shift,
+            token_ids, is_undefined, state, bounds, gathered, gathered_ids, count, bad, bound, mass, temperature, top_k, top_p, min_p,
+            seed, position, child, vocab_size, shift,
             GREEDY_BELOW=GREEDY_BELOW, DOMAIN=SAMPLING_DOMAIN, CAPACITY=capacity, ROOM=CAPACITY,
             IS_LAST=capacity == CAPACITY, FAST=not INTERPRETED, num_warps=num_warps, launch_pdl=True, **all_flags,
         )  # fmt: skip
-    return Few(state, gathered, gathered_ids)
+    return Few(state, bounds, gathered, gathered_ids)

@@ -11,7 +11,7 @@ from nanofn_kernels._dispatch import INTERPRETED
 from nanofn_kernels.errors import DtypeError, ShapeError
 from nanofn_kernels.reference.noise import gumbel_noise
 from nanofn_kernels.reference.sample import kept, sample as reference
-from nanofn_kernels.sample import sample, sample_into
+from nanofn_kernels.sample import KEY_SHIFT, sample, sample_into
 from ops.paged import DEVICE
 
 F16, BF16, F32 = torch.float16, torch.bfloat16, torch.float32
@@ -129,6 +129,48 @@ def test_rows_longer_than_the_sample_equal_the_reference(vocab_size: int, spread
     check(Rows(1, vocab_size, BF16, spread=spread), **filters(1, k, p, m))
 
 
+def states(rows: Rows, **options: torch.Tensor) -> list[int]:
+    """How each row is left after the short way: 1 done, 2 for the general search, 4 with its bounds."""
+    ids, is_undefined = sample(*rows.arguments())
+    logits, temperature, *noise = rows.arguments()
+    given_filters = [options.get(name) for name in ("top_k", "top_p", "min_p")]
+    few = sample_few.launch_few(
+        ids, is_undefined, logits, temperature, *given_filters, *noise, None, KEY_SHIFT[logits.dtype], launch_pdl=False
+    )
+    return few.state[: len(ids)].tolist()
+
+
+@pytest.fixture
+def small(monkeypatch) -> None:
+    """A sample of 512 and rows of 150 ids that are many; one program passes over a row."""
+    for module, name, value in (
+        (sample_few, "SAMPLE", 512), (sample_few, "MANY", 150), (sample_few, "PASSING", 1), (sample_pick, "PROGRAMS", 1)
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, value)
+
+
+needs_kernels = pytest.mark.skipif(
+    not INTERPRETED and DEVICE.type == "cpu", reason="kernels run on a GPU or in Triton's interpreter"
+)
+
+
+@needs_kernels
+@pytest.mark.filterwarnings("ignore:(invalid value|overflow) encountered")  # numpy, as above
+@pytest.mark.parametrize("dtype", [F16, BF16, F32])
+def test_min_p_alone_that_keeps_many_needs_the_largest_logit_only(dtype: torch.dtype, small) -> None:
+    """Beside rows that keep few, have equal logits only, or no distribution."""
+    rows = Rows(8, 1100, dtype, spread=1.0)
+    rows.temperature[:] = 1
+    rows.logits[1] = -7.0
+    rows.logits[2, 555] = 9.0
+    rows.logits[4, 1099], rows.logits[5, 1000], rows.logits[6, 700] = float("nan"), float("inf"), float("inf")
+    rows.logits[7] = float("-inf")
+    options = filters(8, None, None, [0.05, 0.5, 1e-6, 0.9, 0.05])
+    check(rows, **options)
+    assert states(rows, **options)[:4] == [4, 4, 4, 1]
+    assert sample(*rows.arguments(), **options)[1].tolist() == [False] * 4 + [True] * 4
+
+
 def test_an_id_just_as_likely_as_min_p_asks_stays() -> None:
     """1,000 ids lie where the bound for gathering would, did it leave no room, as the largest logit is 0."""
     rows = Rows(1, 8300, F32)
@@ -138,7 +180,7 @@ def test_an_id_just_as_likely_as_min_p_asks_stays() -> None:
     assert 100 <= int(sample(*rows.arguments(), **filters(1, None, None, [0.5]))[0]) < 1100
 
 
-@pytest.mark.skipif(not INTERPRETED and DEVICE.type == "cpu", reason="kernels run on a GPU or in Triton's interpreter")
+@needs_kernels
 def test_a_rows_mass_does_not_depend_on_the_number_of_programs() -> None:
     """More rows are fewer programs for each: no bit of its mass, and so of where top-p ends, may change."""
     rows = Rows(1, 3001, F32)
