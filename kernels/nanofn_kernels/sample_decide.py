@@ -42,24 +42,24 @@ def _is_in(x, ids, end, last):
 
 @jit
 def decide(
-    gathered, gathered_ids, bounds, size, bound, mass, inverse, k, p, floor, picks, seed, position, child, domain, vocab_size, shift,
-    CAPACITY: tl.constexpr, TOP_K: tl.constexpr, TOP_P: tl.constexpr, MIN_P: tl.constexpr,
-    FAST: tl.constexpr,
+    gathered, gathered_ids, bounds, size, bound, peak, above, mass, inverse, k, p, floor, picks, seed, position, child, domain,
+    vocab_size, shift,
+    CAPACITY: tl.constexpr, TOP_K: tl.constexpr, TOP_P: tl.constexpr, MIN_P: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
     """The best score among the kept of the gathered ids, its id, and whether the kept ones were all gathered.
 
-    If it is not to pick: whether it could store the row's bounds.
+    If it is not to pick: whether it could store the row's bounds. Then peak is at most the row's largest logit, and equal to it
+    if that was not gathered; above is the row's mass above everything gathered.
     """
     slot = tl.arange(0, CAPACITY // 8)[:, None] * 8 + tl.arange(0, 8)[None, :]
     is_known = slot < size
     x = tl.load(gathered + slot, mask=is_known, other=float("-inf"))
     ids = tl.load(gathered_ids + slot, mask=is_known, other=NO_ID)
-    peak = tl.max(tl.max(x, 1), 0)
-    if ~picks:
-        peak = tl.maximum(peak, bound)
+    top = tl.max(tl.max(x, 1), 0)
+    peak = tl.maximum(peak, top)
     # Everything gathered lies above the bound: with top-k or top-p, which alone search, that is a number of the logits' type.
     low = key_of(bound, shift)
-    high = key_of(peak, shift)
+    high = key_of(top, shift)
     is_found = (size > 0) | ~picks
     k_end = inverse * 0.0 + float("-inf")
     k_last = vocab_size
@@ -78,8 +78,8 @@ def decide(
             weights = tl.where(is_known & _is_in(x, ids, k_end, k_last), tl.maximum(weights, 1), 0)
             there = tl.sum(tl.sum(weights.to(tl.int64), 1), 0)
             total = tl.where(k > 0, there.to(tl.float32), mass * UNIT)
-            target = tl.maximum((p * total).to(tl.int64), 1)
-            is_found &= there >= target
+            target = tl.maximum((p * total).to(tl.int64), 1) - above
+            is_found &= (target > 0) & (there >= target)
             p_end, p_last = _prefix(x, ids, weights, low, high, target, vocab_size, shift)
     best = k_end
     best_id = size * 0

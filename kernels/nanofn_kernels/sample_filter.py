@@ -73,7 +73,7 @@ def weight_of(x, peak, inverse, by_mass):
 
 
 @jit
-def _end(keys, weights, low, high, base, target):
+def end_key(keys, weights, low, high, base, target):
     """The least key in (low, high] before which the weight is under the target; `base` weighs what lies above all keys."""
     while low + 1 < high:
         middle = (low >> 1) + (high >> 1) + (low & high & 1)
@@ -180,7 +180,7 @@ def _pivots(
     # A loop that is run, so that the search is compiled once.
     for i in range(4):
         offset = tl.where((i == 0) | (i == 3), far, 0.25 * far)
-        key = _end(keys, weights, low, high, 0.0, part * weight + tl.where(i < 2, -offset, offset))
+        key = end_key(keys, weights, low, high, 0.0, part * weight + tl.where(i < 2, -offset, offset))
         k0 = tl.where(i == 0, key, k0)
         k1 = tl.where(i == 1, key, k1)
         k2 = tl.where(i == 2, key, k2)
@@ -250,7 +250,7 @@ def _find_end(
         x = tl.load(gathered + line, mask=line < size, other=float("-inf"))
         weights = tl.where(line < size, weight_of(x, peak, inverse, by_mass), 0.0)
         keys = key_of(x, SHIFT)
-        end = _end(keys, weights, low, high, base, target)
+        end = end_key(keys, weights, low, high, base, target)
         before = base + tl.sum(tl.sum(tl.where(keys > end, weights, 0.0), 1), 0)
     value = value_of(end, SHIFT)
     rank = tl.ceil((target - before) / weight_of(value, peak, inverse, by_mass))
