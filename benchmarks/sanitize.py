@@ -241,7 +241,7 @@ def run_sample() -> None:
         (9000, BF16, 4.0, None, [0.9, 1.0, 0.0], None),
         (8300, BF16, 0.3, None, [0.999], None),
         (8300, F16, 1.0, None, None, [0.3, 0.0, 1.0]),
-        (8300, BF16, 0.3, None, None, [0.001]),
+        (8300, BF16, 0.3, None, None, [0.001, 0.0, 1.0]),
         (9000, BF16, 3.0, [2500, 20], [0.9, 0.3], [0.0, 0.05]),
     ):
         rows = Rows(5, vocab_size, dtype, spread=spread)
