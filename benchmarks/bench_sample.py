@@ -5,6 +5,7 @@ python benchmarks/bench_sample.py OUT.jsonl
 
 import argparse
 import sys
+from collections import Counter
 from itertools import product
 from pathlib import Path
 
@@ -18,7 +19,8 @@ import offline
 
 import gpu
 from nanofn_kernels.reference.sample import kept, sample as reference
-from nanofn_kernels.sample import sample_into
+from nanofn_kernels.sample import KEY_SHIFT, sample_into
+from nanofn_kernels.sample_few import launch_few
 
 VOCAB_SIZE = 151_936
 FILTERS = {
@@ -55,6 +57,19 @@ def settings(name: str, num_rows: int, device: str = "cuda") -> tuple[list[Tenso
         key: torch.full((num_rows,), value, dtype=TYPES[key], device=device) for key, value in FILTERS[name].items()
     }
     return [temperature, seed, position, torch.zeros_like(seed)], filters
+
+
+PATHS = {0: "not filtered", 1: "few ids", 2: "search", 4: "bounds alone"}
+"""How a row is sampled, by the state that `sample_few` leaves it in."""
+
+
+def paths(logits: Tensor, given: list[Tensor], filters: dict[str, Tensor]) -> str:
+    """The paths that the rows took, those of most rows first, with the number of rows."""
+    temperature, *noise = given
+    chosen = [filters.get(key) for key in TYPES]
+    few = launch_few(*outputs(len(logits)), logits, temperature, *chosen, *noise, None, KEY_SHIFT[logits.dtype], False)
+    found = Counter(few.state[: len(logits)].tolist())
+    return ", ".join(f"{PATHS[state]} {count}" for state, count in found.most_common())
 
 
 def compile_share(index: int, workers: int) -> None:
@@ -95,6 +110,7 @@ def main() -> None:
             wanted, _ = reference(logits[0], *given, **filters)
             equal = (token_ids == wanted).float().mean().item()
             num_kept = kept(logits[0], given[0], *(filters.get(key) for key in TYPES)).sum(1).float().mean().item() if filters else VOCAB_SIZE  # fmt: skip
+            path = paths(logits[0], given, filters) if filters else PATHS[0]
             found = gpu.time_graph(run, max(32, sets))
             limit = num_rows * VOCAB_SIZE * dtype.itemsize / limits["read_gb_per_s"] / 1e3
             line = {
@@ -105,9 +121,10 @@ def main() -> None:
                 "sets": sets,
                 "equal": equal,
                 "kept": num_kept,
+                "path": path,
             }
             gpu.record(options.out, base | line | {"limit": limit, **found})
-            print(f"{dtype} x{spread} {num_rows:4} {name:32} {found['median']:8.1f} us, limit {limit:5.1f}, kept {num_kept:8.0f}, equal {equal:.3f}", flush=True)  # fmt: skip
+            print(f"{dtype} x{spread} {num_rows:4} {name:32} {found['median']:8.1f} us, limit {limit:5.1f}, kept {num_kept:8.0f}, equal {equal:.3f}, {path}", flush=True)  # fmt: skip
 
 
 if __name__ == "__main__":

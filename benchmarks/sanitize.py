@@ -230,7 +230,10 @@ def run_adjust() -> None:
 
 
 def run_sample() -> None:
-    """Greedy and sampled rows, padding, a row without a distribution; filters that keep few and many ids, alone and together."""
+    """Greedy and sampled rows, padding, a row without a distribution; filters that keep few and many ids, alone and together.
+
+    Flat rows have the end of top-p sought in a window, and with min-p alone only their largest logit.
+    """
     for vocab_size, dtype, spread, k, p, m in (
         (2049, F32, 3.0, None, None, None),
         (9000, BF16, 3.0, [50, 0, 1], None, None),
@@ -239,6 +242,7 @@ def run_sample() -> None:
         (9000, BF16, 4.0, None, [0.9, 1.0, 0.0], None),
         (8300, BF16, 0.3, None, [0.999], None),
         (8300, F16, 1.0, None, None, [0.3, 0.0, 1.0]),
+        (8300, BF16, 0.3, None, None, [0.001, 0.0, 1.0]),
         (9000, BF16, 3.0, [2500, 20], [0.9, 0.3], [0.0, 0.05]),
     ):
         rows = Rows(5, vocab_size, dtype, spread=spread)

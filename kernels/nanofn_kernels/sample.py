@@ -111,7 +111,8 @@ def sample_into(
         filters = (temperature, top_k, top_p, min_p)
         shift = KEY_SHIFT[logits.dtype]
         few = launch_few(token_ids, is_undefined, logits, *filters, seed, position, child, is_valid, shift, launch_pdl)
-        bounds, state, launch_pdl = launch_filter(few, logits, *filters, shift), few.state, True
+        launch_filter(few, logits, *filters, shift)
+        bounds, state, launch_pdl = few.bounds, few.state, True
     launch_pick(
         token_ids,
         is_undefined,

@@ -42,24 +42,29 @@ def _is_in(x, ids, end, last):
 
 @jit
 def decide(
-    gathered, gathered_ids, size, bound, mass, inverse, k, p, floor, seed, position, child, domain, vocab_size, shift,
-    CAPACITY: tl.constexpr, TOP_K: tl.constexpr, TOP_P: tl.constexpr, MIN_P: tl.constexpr,
-    FAST: tl.constexpr,
+    gathered, gathered_ids, bounds, size, bound, peak, above, mass, inverse, k, p, floor, picks, seed, position, child, domain,
+    vocab_size, shift,
+    CAPACITY: tl.constexpr, TOP_K: tl.constexpr, TOP_P: tl.constexpr, MIN_P: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
-    """The best score among the kept of the gathered ids, its id, and whether the kept ones were all gathered."""
+    """The best score among the kept of the gathered ids, its id, and whether the kept ones were all gathered.
+
+    If it is not to pick: whether it could store the row's bounds. Then peak is at most the row's largest logit, and equal to it
+    if that was not gathered; above is the row's mass above everything gathered.
+    """
     slot = tl.arange(0, CAPACITY // 8)[:, None] * 8 + tl.arange(0, 8)[None, :]
     is_known = slot < size
     x = tl.load(gathered + slot, mask=is_known, other=float("-inf"))
     ids = tl.load(gathered_ids + slot, mask=is_known, other=NO_ID)
-    peak = tl.max(tl.max(x, 1), 0)
+    top = tl.max(tl.max(x, 1), 0)
+    peak = tl.maximum(peak, top)
     # Everything gathered lies above the bound: with top-k or top-p, which alone search, that is a number of the logits' type.
     low = key_of(bound, shift)
-    high = key_of(peak, shift)
-    is_found = size > 0
+    high = key_of(top, shift)
+    is_found = (size > 0) | ~picks
     k_end = inverse * 0.0 + float("-inf")
     k_last = vocab_size
     p_end = k_end
-    p_last = vocab_size
+    p_last = size * 0 + vocab_size
     if TOP_K:
         if k > 0:
             is_found &= size >= k
@@ -73,13 +78,22 @@ def decide(
             weights = tl.where(is_known & _is_in(x, ids, k_end, k_last), tl.maximum(weights, 1), 0)
             there = tl.sum(tl.sum(weights.to(tl.int64), 1), 0)
             total = tl.where(k > 0, there.to(tl.float32), mass * UNIT)
-            target = tl.maximum((p * total).to(tl.int64), 1)
-            is_found &= there >= target
+            target = tl.maximum((p * total).to(tl.int64), 1) - above
+            is_found &= (target > 0) & (there >= target)
             p_end, p_last = _prefix(x, ids, weights, low, high, target, vocab_size, shift)
-    is_kept = is_known & _is_in(x, ids, k_end, k_last) & _is_in(x, ids, p_end, p_last)
-    if MIN_P:
-        is_kept &= (x - peak) * inverse >= floor
-    score = tl.where(is_kept, x * inverse + gumbel(noise_word(ids, seed, position, child, domain), FAST), float("-inf"))
-    best = tl.max(tl.max(score, 1), 0)
-    best_id = tl.min(tl.min(tl.where(score == best, ids, NO_ID), 1), 0)
+    best = k_end
+    best_id = size * 0
+    if picks:
+        is_kept = is_known & _is_in(x, ids, k_end, k_last) & _is_in(x, ids, p_end, p_last)
+        if MIN_P:
+            is_kept &= (x - peak) * inverse >= floor
+        noise = gumbel(noise_word(ids, seed, position, child, domain), FAST)
+        score = tl.where(is_kept, x * inverse + noise, float("-inf"))
+        best = tl.max(tl.max(score, 1), 0)
+        best_id = tl.min(tl.min(tl.where(score == best, ids, NO_ID), 1), 0)
+    else:
+        tl.store(bounds, p_end)
+        tl.store(bounds + 1, p_last.to(tl.float32, bitcast=True))
+        tl.store(bounds + 2, peak)
+        tl.store(bounds + 3, floor)
     return best, best_id, is_found

@@ -3,8 +3,20 @@
 A sample of 8,192 logits gives a bound that nearly surely lies below the last kept logit. One pass gathers what lies above
 the bound; its order is that of arrival, so everything behind it counts in integers, and no result depends on the order.
 A row whose end was not among what was gathered (the sample misled, or more was kept than the scratch holds) is left to
-`sample_filter`. A row's state is 0 if it is not filtered, 1 if it has its result or is padding, 2 if it is left to
-`sample_filter`, 3 if it is to be decided here.
+`sample_filter`.
+
+Where the sample shows that many are kept, the row is only given its bounds, and left to the pick. With top-p the sample also
+gives a value above the end: the pass gathers what lies between the two, and adds up the mass above. With min-p alone it
+gathers what is above the sample's largest logit, to find the row's.
+
+A row's state:
+0: not filtered
+1: done, or padding
+2: left to `sample_filter`
+3: decided here, among what is gathered
+4: its bounds are known, and it is left to the pick
+5: min-p alone; what is gathered gives its largest logit
+6: top-p alone or with min-p; its end is sought here, in a window around it, and nothing else
 """
 
 import torch
@@ -13,9 +25,10 @@ from torch import Tensor
 from nanofn_kernels._dispatch import INTERPRETED, cdiv, jit, next_power_of_2, tl
 from nanofn_kernels.reference.noise import SAMPLING_DOMAIN
 from nanofn_kernels.reference.sample import GREEDY_BELOW
-from nanofn_kernels.sample_decide import decide
+from nanofn_kernels.sample_decide import UNIT, decide
 from nanofn_kernels.sample_filter import Few, key_of, value_of, weight_of
 from nanofn_kernels.sample_pick import BLOCK, chunk_size, largest
+from nanofn_kernels.sample_window import value_above_end
 
 CAPACITY = 8192
 """Ids of one row that can be decided here."""
@@ -28,6 +41,9 @@ SAMPLE = 8192
 
 PASSING = 7168
 """How many programs a pass over all rows should have, 54 for each of 132 multiprocessors: two rounds."""
+
+MANY = 6000
+"""Rows that seem to have more ids above their bound do not gather them; CAPACITY lies six deviations of that estimate above."""
 
 MAX_K = 2048
 """The largest k that is decided here."""
@@ -98,13 +114,14 @@ def _mass_kernel(
 
 @jit
 def _bound_kernel(
-    state_ptr, bound_ptr, mass_ptr, count_ptr, bad_ptr, tops_ptr, sums_ptr, logits_ptr, temperature_ptr, top_k_ptr, top_p_ptr,
-    min_p_ptr, valid_ptr, vocab_size, logits_stride, num_blocks,
-    GREEDY_BELOW: tl.constexpr, SHIFT: tl.constexpr, SAMPLE: tl.constexpr, BLOCKS: tl.constexpr, MAX_K: tl.constexpr,
-    TOP_K: tl.constexpr, TOP_P: tl.constexpr, MIN_P: tl.constexpr, VALID: tl.constexpr, PDL: tl.constexpr,
+    state_ptr, bound_ptr, high_ptr, peak_ptr, above_ptr, mass_ptr, count_ptr, bad_ptr, tops_ptr, sums_ptr, logits_ptr,
+    temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr, valid_ptr, vocab_size, logits_stride, num_blocks,
+    GREEDY_BELOW: tl.constexpr, SHIFT: tl.constexpr, SAMPLE: tl.constexpr, BLOCKS: tl.constexpr, MANY: tl.constexpr,
+    MAX_K: tl.constexpr, TOP_K: tl.constexpr, TOP_P: tl.constexpr, MIN_P: tl.constexpr, VALID: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """state of a row, a bound that nearly surely lies below its last kept logit, and its mass relative to its largest logit.
 
+    high, peak: of a window, a value above the end and the row's largest logit. Of min-p alone, peak is the sample's largest.
     Program i does row i. Traffic: 16 KiB a row.
     """
     if PDL:
@@ -170,12 +187,25 @@ def _bound_kernel(
                     is_low = tl.sum(tl.sum(tl.where(keys <= middle, weights, 0.0), 1), 0) <= safe
                     low = tl.where(is_low, middle, low)
                     high = tl.where(is_low, high, middle)
+                # The key under zero's is that of -0, which zeros are not above.
+                low -= (low == -1).to(tl.int32)
                 bound = value_of(low, SHIFT)
+                if tl.sum(tl.sum((keys > low).to(tl.int32), 1), 0) > MANY * share:
+                    kept = tl.sum(tl.sum(weights, 1), 0) - wanted
+                    above = value_above_end(keys, weights, low, highest, kept, base, inverse, SHIFT)
+                    tl.store(high_ptr + row, above)
+                    tl.store(peak_ptr + row, base)
+                    tl.store(above_ptr + row, 0)
+                    tl.store(state_ptr + row, 6)
         if (k == 0) & (p >= 1.0):
             # The sample's largest logit is at most the row's. Room for what rounding does to either summand.
             top = value_of(highest, SHIFT)
             below = floor / inverse
             bound = top + below - 1e-5 * (tl.abs(top) - below)
+            if tl.sum(tl.sum((keys > key_of(bound, SHIFT)).to(tl.int32), 1), 0) > MANY * share:
+                bound = top
+                tl.store(peak_ptr + row, top)
+                tl.store(state_ptr + row, 5)
     elif TOP_P:
         if (k == 0) & (p < 1.0):
             top = tl.max(tl.max(x, 1), 0)
@@ -200,18 +230,21 @@ def _columns(x):
 
 @jit
 def _gather_kernel(
-    gathered_ptr, gathered_ids_ptr, count_ptr, bad_ptr, state_ptr, bound_ptr, logits_ptr, vocab_size, logits_stride, chunk,
+    gathered_ptr, gathered_ids_ptr, count_ptr, bad_ptr, above_ptr, state_ptr, bound_ptr, high_ptr, peak_ptr, logits_ptr,
+    temperature_ptr, vocab_size, logits_stride, chunk,
     CAPACITY: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """gathered, ids = the logits above a row's bound, in any order; bad where there is a NaN or an infinity.
 
+    In a window only those up to its upper end; above = the mass above that, in units, relative to the largest logit.
     Program (i, j), one warp, does ids [j * chunk, (j + 1) * chunk) of row i. Traffic: element_bytes * vocab_size a row.
     """
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
     row = tl.program_id(0).to(tl.int64)
-    if tl.load(state_ptr + row) != 3:
+    state = tl.load(state_ptr + row)
+    if state < 3:
         return
     start = tl.program_id(1) * chunk
     stop = tl.minimum(start + chunk, vocab_size)
@@ -220,6 +253,11 @@ def _gather_kernel(
     logits_row = logits_ptr + row * logits_stride
     following = tl.load(logits_row + start + place, mask=start + place < stop, other=float("-inf"))
     bound = tl.load(bound_ptr + row)
+    above = row * 0
+    is_window = state == 6
+    high = tl.load(high_ptr + row, mask=is_window, other=float("inf"))
+    peak = tl.load(peak_ptr + row, mask=is_window, other=0.0)
+    inverse = tl.div_rn(1.0, tl.load(temperature_ptr + row, mask=is_window, other=1.0))
     for first in range(start, stop, BLOCK):
         token = first + place
         x = following.to(tl.float32)
@@ -228,6 +266,12 @@ def _gather_kernel(
         if ~(top <= bound):
             if ~(top < float("inf")):
                 tl.atomic_max(bad_ptr + row, 1)
+            if is_window:
+                is_above = x > high
+                weights = tl.where(is_above, weight_of(x, peak, inverse, True), 0.0)
+                # A block's sum, whatever the chunk, as in the pass before; from there on integers.
+                above += (tl.sum(tl.sum(weights, 1), 0) * UNIT).to(tl.int64)
+                x = tl.where(is_above, float("-inf"), x)
             counts = tl.sum((x > bound).to(tl.int32), 1)
             at = tl.atomic_add(count_ptr + row, tl.sum(counts, 0), sem="relaxed")
             slot = at + tl.cumsum(counts, 0) - counts
@@ -238,17 +282,19 @@ def _gather_kernel(
                 tl.store(gathered_ptr + row * CAPACITY + slot, columns[column], mask=fits)
                 tl.store(gathered_ids_ptr + row * CAPACITY + slot, first + line * 8 + column, mask=fits)
                 slot += is_in.to(tl.int32)
+    if is_window:
+        tl.atomic_add(above_ptr + row, above, sem="relaxed")
 
 
 @jit
 def _decide_kernel(
-    token_ids_ptr, undefined_ptr, state_ptr, gathered_ptr, gathered_ids_ptr, count_ptr, bad_ptr, bound_ptr, mass_ptr,
-    temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr, seed_ptr, position_ptr, child_ptr, vocab_size, shift,
+    token_ids_ptr, undefined_ptr, state_ptr, bounds_ptr, gathered_ptr, gathered_ids_ptr, count_ptr, bad_ptr, above_ptr, bound_ptr,
+    peak_ptr, mass_ptr, temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr, seed_ptr, position_ptr, child_ptr, vocab_size, shift,
     GREEDY_BELOW: tl.constexpr, DOMAIN: tl.constexpr, CAPACITY: tl.constexpr, ROOM: tl.constexpr,
     IS_LAST: tl.constexpr, TOP_K: tl.constexpr, TOP_P: tl.constexpr, MIN_P: tl.constexpr, FAST: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
-    """token_id = id of the best kept score, or state = 2 where what is kept was not all gathered.
+    """token_id = id of the best kept score, or bounds and state = 4; or state = 2 where what was gathered does not say.
 
     Program i does row i if it gathered at most CAPACITY ids; if not, it leaves the row to a larger launch, or IS_LAST to
     another kernel. Traffic: 8 bytes a gathered id.
@@ -257,7 +303,8 @@ def _decide_kernel(
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
     row = tl.program_id(0).to(tl.int64)
-    if tl.load(state_ptr + row) != 3:
+    state = tl.load(state_ptr + row)
+    if (state < 3) | (state == 4):
         return
     size = tl.load(count_ptr + row)
     is_bad = tl.load(bad_ptr + row) > 0
@@ -273,20 +320,24 @@ def _decide_kernel(
     seed = tl.load(seed_ptr + row)
     position = tl.load(position_ptr + row)
     child = tl.load(child_ptr + row)
+    picks = (state == 3) | is_bad
+    above = tl.load(above_ptr + row, mask=state == 6, other=0)
+    peak = tl.load(peak_ptr + row, mask=state != 3, other=float("-inf"))
     best = inverse * 0.0
     best_id = size * 0
     is_found = is_bad
     if is_mine & (is_bad == 0):
         best, best_id, is_found = decide(
-            gathered_ptr + row * ROOM, gathered_ids_ptr + row * ROOM, size, tl.load(bound_ptr + row), mass, inverse, k, p, floor,
-            seed, position, child, domain, vocab_size, shift, CAPACITY, TOP_K, TOP_P, MIN_P, FAST,
+            gathered_ptr + row * ROOM, gathered_ids_ptr + row * ROOM, bounds_ptr + row * 4, size, tl.load(bound_ptr + row), peak,
+            above, mass, inverse, k, p, floor, picks, seed, position, child, domain, vocab_size, shift,
+            CAPACITY, TOP_K, TOP_P, MIN_P, FAST,
         )  # fmt: skip
-    if is_found:
+    if is_found & picks:
         is_undefined = is_bad | (best == float("-inf")) | (best == float("inf"))
         tl.store(token_ids_ptr + row, tl.where(is_undefined, 0, best_id))
         tl.store(undefined_ptr + row, is_undefined)
     if is_mine | IS_LAST:
-        tl.store(state_ptr + row, tl.where(is_found, 1, 2))
+        tl.store(state_ptr + row, tl.where(is_found, tl.where(picks, 1, 4), 2))
 
 
 def launch_few(
@@ -307,6 +358,7 @@ def launch_few(
     """Sample the filtered rows that keep few ids; say which rows are left. Mutates token_ids and is_undefined there."""
     num_rows, vocab_size = logits.shape
     device, stride = logits.device, logits.stride(0)
+    bounds = torch.empty((num_rows, 4), dtype=torch.float32, device=device)
     chunk = chunk_size(num_rows, vocab_size, PASSING)
     num_chunks, num_blocks = cdiv(vocab_size, chunk), cdiv(vocab_size, BLOCK)
     gathered = torch.empty((num_rows, CAPACITY), dtype=torch.float32, device=device)
@@ -314,7 +366,8 @@ def launch_few(
     # Each begins at a multiple of 16 bytes: kernels are compiled anew for pointers that do not.
     padded = cdiv(num_rows, 4) * 4
     state, count, bad = torch.empty((3, padded), dtype=torch.int32, device=device)
-    bound, mass = torch.empty((2, padded), dtype=torch.float32, device=device)
+    bound, high, peak, mass = torch.empty((4, padded), dtype=torch.float32, device=device)
+    above = torch.empty(padded, dtype=torch.int64, device=device)
     tops, sums = torch.empty((2, padded, num_blocks), dtype=torch.float32, device=device)
     flags = {"TOP_K": top_k is not None, "PDL": not INTERPRETED}
     all_flags = flags | {"TOP_P": top_p is not None, "MIN_P": min_p is not None}
@@ -326,19 +379,19 @@ def launch_few(
         )  # fmt: skip
         options = {"launch_pdl": True}
     _bound_kernel[(num_rows,)](
-        state, bound, mass, count, bad, tops, sums, logits, temperature, top_k, top_p, min_p, is_valid, vocab_size, stride,
-        num_blocks, GREEDY_BELOW=GREEDY_BELOW, SHIFT=shift, SAMPLE=SAMPLE, BLOCKS=next_power_of_2(num_blocks), MAX_K=MAX_K,
-        VALID=is_valid is not None, num_warps=16, **all_flags, **options,
+        state, bound, high, peak, above, mass, count, bad, tops, sums, logits, temperature, top_k, top_p, min_p, is_valid,
+        vocab_size, stride, num_blocks, GREEDY_BELOW=GREEDY_BELOW, SHIFT=shift, SAMPLE=SAMPLE, BLOCKS=next_power_of_2(num_blocks),
+        MANY=MANY, MAX_K=MAX_K, VALID=is_valid is not None, num_warps=16, **all_flags, **options,
     )  # fmt: skip
     _gather_kernel[(num_rows, num_chunks)](
-        gathered, gathered_ids, count, bad, state, bound, logits, vocab_size, stride, chunk,
+        gathered, gathered_ids, count, bad, above, state, bound, high, peak, logits, temperature, vocab_size, stride, chunk,
         CAPACITY=CAPACITY, BLOCK=BLOCK, PDL=not INTERPRETED, num_warps=1, launch_pdl=True,
     )  # fmt: skip
     for capacity, num_warps in ((SMALL_CAPACITY, 4), (CAPACITY, 16)):
         _decide_kernel[(num_rows,)](
-            token_ids, is_undefined, state, gathered, gathered_ids, count, bad, bound, mass, temperature, top_k, top_p, min_p, seed,
-            position, child, vocab_size, shift,
+            token_ids, is_undefined, state, bounds, gathered, gathered_ids, count, bad, above, bound, peak, mass, temperature, top_k,
+            top_p, min_p, seed, position, child, vocab_size, shift,
             GREEDY_BELOW=GREEDY_BELOW, DOMAIN=SAMPLING_DOMAIN, CAPACITY=capacity, ROOM=CAPACITY,
             IS_LAST=capacity == CAPACITY, FAST=not INTERPRETED, num_warps=num_warps, launch_pdl=True, **all_flags,
         )  # fmt: skip
-    return Few(state, gathered, gathered_ids)
+    return Few(state, bounds, gathered, gathered_ids)

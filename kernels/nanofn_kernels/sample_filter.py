@@ -12,7 +12,6 @@ every id weighs 1 for top-k (target k), and exp((x - max) / temperature) for top
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from nanofn_kernels._dispatch import INTERPRETED, jit, tl
@@ -26,12 +25,15 @@ class Few:
     """What `sample_few` leaves behind.
 
     Attributes:
-        state: [at least num_rows] int32. 0 not filtered, 1 done or padding, 2 for this module.
+        state: [at least num_rows] int32. 0 not filtered, 1 done or padding, 2 for this module, 4 its bounds are known.
+        bounds: [num_rows, 4] fp32. Written where known: last kept value, last kept id of that value (the bits of an int32),
+            largest logit, log(min_p).
         gathered: [num_rows, capacity] fp32 scratch.
         gathered_ids: [num_rows, capacity] int32 scratch.
     """
 
     state: Tensor
+    bounds: Tensor
     gathered: Tensor
     gathered_ids: Tensor
 
@@ -71,7 +73,7 @@ def weight_of(x, peak, inverse, by_mass):
 
 
 @jit
-def _end(keys, weights, low, high, base, target):
+def end_key(keys, weights, low, high, base, target):
     """The least key in (low, high] before which the weight is under the target; `base` weighs what lies above all keys."""
     while low + 1 < high:
         middle = (low >> 1) + (high >> 1) + (low & high & 1)
@@ -178,7 +180,7 @@ def _pivots(
     # A loop that is run, so that the search is compiled once.
     for i in range(4):
         offset = tl.where((i == 0) | (i == 3), far, 0.25 * far)
-        key = _end(keys, weights, low, high, 0.0, part * weight + tl.where(i < 2, -offset, offset))
+        key = end_key(keys, weights, low, high, 0.0, part * weight + tl.where(i < 2, -offset, offset))
         k0 = tl.where(i == 0, key, k0)
         k1 = tl.where(i == 1, key, k1)
         k2 = tl.where(i == 2, key, k2)
@@ -248,7 +250,7 @@ def _find_end(
         x = tl.load(gathered + line, mask=line < size, other=float("-inf"))
         weights = tl.where(line < size, weight_of(x, peak, inverse, by_mass), 0.0)
         keys = key_of(x, SHIFT)
-        end = _end(keys, weights, low, high, base, target)
+        end = end_key(keys, weights, low, high, base, target)
         before = base + tl.sum(tl.sum(tl.where(keys > end, weights, 0.0), 1), 0)
     value = value_of(end, SHIFT)
     rank = tl.ceil((target - before) / weight_of(value, peak, inverse, by_mass))
@@ -369,12 +371,11 @@ def launch_filter(
     top_p: Tensor | None,
     min_p: Tensor | None,
     shift: int,
-) -> Tensor:
-    """Return bounds, [num_rows, 4] fp32, of the rows that `few` left and that have a distribution. Mutates few's scratch."""
+) -> None:
+    """Find the bounds of the rows that `few` left and that have a distribution. Mutates few's bounds and scratch."""
     num_rows, vocab_size = logits.shape
-    bounds = torch.empty((num_rows, 4), dtype=torch.float32, device=logits.device)
     _filter_kernel[(num_rows,)](
-        bounds,
+        few.bounds,
         few.state,
         few.gathered,
         few.gathered_ids,
@@ -397,4 +398,3 @@ def launch_filter(
         num_warps=16,
         launch_pdl=True,
     )
-    return bounds

@@ -114,7 +114,7 @@ def _pick_kernel(
         state = tl.load(state_ptr + row)
         if state == 1:
             return
-        is_bounded = state == 2
+        is_bounded = (state == 2) | (state == 4)
     start = tl.program_id(1) * chunk
     stop = tl.minimum(start + chunk, vocab_size)
     quad = tl.arange(0, QUADS)

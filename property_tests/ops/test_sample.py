@@ -11,7 +11,7 @@ from nanofn_kernels._dispatch import INTERPRETED
 from nanofn_kernels.errors import DtypeError, ShapeError
 from nanofn_kernels.reference.noise import gumbel_noise
 from nanofn_kernels.reference.sample import kept, sample as reference
-from nanofn_kernels.sample import sample, sample_into
+from nanofn_kernels.sample import KEY_SHIFT, sample, sample_into
 from ops.paged import DEVICE
 
 F16, BF16, F32 = torch.float16, torch.bfloat16, torch.float32
@@ -129,6 +129,120 @@ def test_rows_longer_than_the_sample_equal_the_reference(vocab_size: int, spread
     check(Rows(1, vocab_size, BF16, spread=spread), **filters(1, k, p, m))
 
 
+def after_the_short_way(rows: Rows, **options: torch.Tensor) -> tuple[list[int], torch.Tensor]:
+    """Each row's state, 1 done, 2 for the general search, 4 with bounds; and its bounds."""
+    logits, temperature, *noise = rows.arguments()
+    token_ids = torch.zeros(len(logits), dtype=torch.int32, device=DEVICE)
+    given_filters = [options.get(name) for name in ("top_k", "top_p", "min_p")]
+    few = sample_few.launch_few(
+        token_ids, token_ids.bool(), logits, temperature, *given_filters, *noise, None, KEY_SHIFT[logits.dtype], launch_pdl=False
+    )  # fmt: skip
+    return few.state[: len(logits)].tolist(), few.bounds
+
+
+@pytest.fixture
+def small(monkeypatch) -> None:
+    """A sample of 512 and rows of 150 ids that are many; one program passes over a row."""
+    for module, name, value in (
+        (sample_few, "SAMPLE", 512), (sample_few, "MANY", 150), (sample_few, "PASSING", 1), (sample_pick, "PROGRAMS", 1)
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, value)
+
+
+needs_kernels = pytest.mark.skipif(
+    not INTERPRETED and DEVICE.type == "cpu", reason="kernels run on a GPU or in Triton's interpreter"
+)
+
+
+@needs_kernels
+@pytest.mark.filterwarnings("ignore:(invalid value|overflow) encountered")  # numpy, as above
+@pytest.mark.parametrize("dtype", [BF16, F32])
+def test_min_p_alone_that_keeps_many_needs_the_largest_logit_only(dtype: torch.dtype, small) -> None:
+    """Beside rows that keep few, have equal logits only, or no distribution."""
+    rows = Rows(8, 1100, dtype, spread=1.0)
+    rows.temperature[:] = 1
+    rows.logits[1] = -7.0
+    rows.logits[2, 555] = 9.0
+    rows.logits[4, 1099], rows.logits[5, 1000], rows.logits[6, 700] = float("nan"), float("inf"), float("inf")
+    rows.logits[7] = float("-inf")
+    options = filters(8, None, None, [0.05, 0.5, 1e-6, 0.9, 0.05])
+    check(rows, **options)
+    assert after_the_short_way(rows, **options)[0][:4] == [4, 4, 4, 1]
+    assert reference(*rows.arguments(), **options)[1].tolist() == [False] * 4 + [True] * 4
+
+
+def assert_bounds_are_right(rows: Rows, **options: torch.Tensor) -> None:
+    """The short way found all bounds; they keep what the reference keeps, and the tokens are the reference's."""
+    states, bounds = after_the_short_way(rows, **options)
+    assert states == [4] * len(states)
+    x, ids = rows.logits.float(), torch.arange(rows.logits.shape[1], device=DEVICE)
+    end, _, peak, floor = bounds.unsqueeze(2).unbind(1)
+    last = bounds.view(torch.int32)[:, 1:2]
+    is_kept = ((x > end) | ((x == end) & (ids <= last))) & ((x - peak) / rows.temperature.unsqueeze(1) >= floor)
+    expected = kept(rows.logits, rows.temperature, None, options["top_p"], options.get("min_p"))
+    assert is_kept.sum(1).tolist() == expected.sum(1).tolist()
+    assert torch.equal(is_kept, expected)
+    check(rows, **options)
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    ("dtype", "spread", "p", "m"),
+    [
+        (BF16, 0.0, 0.9, [0.1, 0.0]),
+        (F32, 0.3, 0.2, None),
+        (F16, 1.0, 0.5, None),
+        (F32, 1.0, 0.99, [0.1, 0.0]),
+        (BF16, 2.0, 0.9, [0.01, 0.0]),
+    ],
+)
+def test_the_end_of_flat_rows_is_found_in_a_window(dtype: torch.dtype, spread: float, p: float, m, small) -> None:
+    """Logits as they come, all equal, and of few values, so that the end is among ties; half of them forbidden."""
+    rows = Rows(3, 2001, dtype, spread=spread)
+    rows.temperature[:] = 1
+    rows.logits[1, ::2] = float("-inf")
+    rows.logits[2] = rows.logits[2].float().round().to(dtype)
+    assert_bounds_are_right(rows, **filters(3, None, [p], m))
+
+
+@needs_kernels
+def test_a_window_depends_on_its_row_only(small, monkeypatch) -> None:
+    """No bit of the bounds changes with the other rows or with how many programs share a row."""
+    rows, options = Rows(2, 3001, F32, spread=1.0), filters(2, None, [0.9, 0.5], None)
+    states, bounds = after_the_short_way(rows, **options)
+    monkeypatch.setattr(sample_few, "PASSING", 8)
+    assert after_the_short_way(rows, **options)[1].tolist() == bounds.tolist()
+    rows.logits, rows.temperature, rows.seed, rows.position, rows.child = rows.arguments(slice(1, 2))
+    assert after_the_short_way(rows, top_p=options["top_p"][1:])[1].tolist() == bounds[1:].tolist()
+    assert states == [4, 4]
+
+
+@needs_kernels
+def test_a_window_that_misses_the_end_leaves_the_row_to_the_search(small) -> None:
+    """The sample has more of the ids that are less likely than the row does, or fewer."""
+    rows = Rows(2, 3001, F32, spread=0.3)
+    is_sampled = (torch.arange(3001, device=DEVICE) % (3001 // 8) < 64) & (torch.arange(3001, device=DEVICE) < 3000)
+    rows.temperature[:] = 1
+    rows.logits[0, is_sampled.nonzero()[::4, 0]] -= 1
+    rows.logits[1, (~is_sampled).nonzero()[::4, 0]] -= 1
+    options = filters(2, None, [0.9], None)
+    assert after_the_short_way(rows, **options)[0] == [2, 2]
+    check(rows, **options)
+
+
+@needs_kernels
+@pytest.mark.filterwarnings("ignore:(invalid value|overflow) encountered")  # numpy, as above
+def test_flat_rows_without_a_distribution_are_flagged(small) -> None:
+    """A NaN or an infinity above a window, in it or below it, and nothing but -inf."""
+    rows = Rows(4, 3001, F32, spread=1.0)
+    rows.logits[0, 2999], rows.logits[1, 2999], rows.logits[2, 5] = float("nan"), float("inf"), float("nan")
+    rows.logits[3] = float("-inf")
+    options = filters(4, None, [0.9], [0.0, 0.1])
+    ids, is_undefined = sample(*rows.arguments(), **options)
+    assert ids.tolist() == [0] * 4
+    assert is_undefined.tolist() == [True] * 4
+
+
 def test_an_id_just_as_likely_as_min_p_asks_stays() -> None:
     """1,000 ids lie where the bound for gathering would, did it leave no room, as the largest logit is 0."""
     rows = Rows(1, 8300, F32)
@@ -138,7 +252,7 @@ def test_an_id_just_as_likely_as_min_p_asks_stays() -> None:
     assert 100 <= int(sample(*rows.arguments(), **filters(1, None, None, [0.5]))[0]) < 1100
 
 
-@pytest.mark.skipif(not INTERPRETED and DEVICE.type == "cpu", reason="kernels run on a GPU or in Triton's interpreter")
+@needs_kernels
 def test_a_rows_mass_does_not_depend_on_the_number_of_programs() -> None:
     """More rows are fewer programs for each: no bit of its mass, and so of where top-p ends, may change."""
     rows = Rows(1, 3001, F32)
@@ -309,6 +423,19 @@ def test_the_op_is_well_formed() -> None:
     rows = Rows(2, 20, F32)
     outputs = (torch.zeros(2, dtype=torch.int32, device=DEVICE), torch.zeros(2, dtype=torch.bool, device=DEVICE))
     torch.library.opcheck(sample_into, (*outputs, *rows.arguments()), test_utils=("test_schema", "test_faketensor"))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [BF16, F32])
+@pytest.mark.parametrize(
+    ("spread", "options"), [(1.0, {"top_p": 0.9}), (2.0, {"top_p": 0.9, "min_p": 0.01}), (1.0, {"min_p": 0.05})]
+)
+def test_flat_rows_of_a_real_vocabulary_need_no_search(dtype: torch.dtype, spread: float, options: dict) -> None:
+    """Their bounds come from a window, or are min-p's alone."""
+    rows = Rows(12, 151_936, dtype, spread=spread)
+    rows.temperature[:] = 1
+    given_filters = {name: cycled(12, [value], F32) for name, value in options.items()}
+    assert after_the_short_way(rows, **given_filters)[0] == [4] * 12
 
 
 @pytest.mark.gpu
