@@ -32,19 +32,13 @@ def _ask_for_ids(ids_ptr, blocks_stride):
 
 
 @jit
-def _load_now(ptr):
-    """An int32, in a load that the compiler leaves where it is; a volatile one would leave nothing in L1 for the ids that follow."""
-    return tl.inline_asm_elementwise("ld.global.b32 $0, [$1];", "=r,l", [ptr], dtype=tl.int32, is_pure=False, pack=1)
-
-
-@jit
 def _first_ids(ids_ptr, blocks_stride, start, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, BLOCKS: tl.constexpr, IS_EARLY: tl.constexpr):  # fmt: skip
     """The ids of an item's first tile, whatever its length: what lies past its end is read and never followed."""
     if BLOCKS > 0:
         ids = ()
         for index in tl.static_range(BLOCKS):
             place = 0 if BLOCKS == 1 else tl.minimum(index, blocks_stride - 1)
-            ids += (_load_now(ids_ptr + place) if IS_EARLY else tl.load(ids_ptr + place),)
+            ids += (tl.load(ids_ptr + place, volatile=IS_EARLY),)
     else:
         # Items begin at multiples of 64, and so within a block whose size does not divide them.
         inside = 0 if TILE % BLOCK_SIZE == 0 else start % BLOCK_SIZE
@@ -210,7 +204,6 @@ def _paged_decode_kernel(
     """
     program = tl.program_id(0)
     item = items_ptr + (program // NUM_KV_HEADS) * 8
-    blocks = blocks_ptr + (program // NUM_KV_HEADS) * blocks_stride
     if SPLIT:
         # Volatile, or the compiler moves the item's loads behind the test of the count.
         entry, start, stop = (
@@ -221,12 +214,14 @@ def _paged_decode_kernel(
         slot, first_slot = tl.load(item + 3, volatile=True), tl.load(item + 4, volatile=True)
         num_splits = tl.load(item + 5, volatile=True)
         works = tl.load(count_ptr, volatile=True) * NUM_KV_HEADS
+        if BLOCKS > 0:
+            # So are the first item's first ids, or the compiler moves them behind the wait.
+            blocks = blocks_ptr + (program // NUM_KV_HEADS) * blocks_stride
+            ids = _first_ids(blocks, blocks_stride, start, BLOCK_SIZE, TILE, BLOCKS, True)
     else:
         if BLOCKS != 1 and not UPCAST:
-            _ask_for_ids(blocks, blocks_stride)
+            _ask_for_ids(blocks_ptr + (program // NUM_KV_HEADS) * blocks_stride, blocks_stride)
         entry, start, stop = tl.load(item), tl.load(item + 1), tl.load(item + 2)
-    if BLOCKS > 0:
-        ids = _first_ids(blocks, blocks_stride, start, BLOCK_SIZE, TILE, BLOCKS, not UPCAST)
     if PDL:
         # The work list, with its block ids, was complete before the kernel in front began: it may be read before the wait.
         # Queries and new K/V are what that kernel writes.
@@ -258,8 +253,8 @@ def _paged_decode_kernel(
                 tl.load(item + 5, mask=more),
             )
     else:
-        if BLOCKS == 0:
-            ids = _first_ids(blocks, blocks_stride, start, BLOCK_SIZE, TILE, BLOCKS, False)
+        blocks = blocks_ptr + (program // NUM_KV_HEADS) * blocks_stride
+        ids = _first_ids(blocks, blocks_stride, start, BLOCK_SIZE, TILE, BLOCKS, False)
         _decode_item(
             ids, out_ptr, query_ptr, k_ptr, v_ptr, blocks, scratch_ptr, weights_ptr, arrived_ptr,
             entry, start, stop, entry, entry, 1, program % NUM_KV_HEADS, logit_scale, v_scale,
