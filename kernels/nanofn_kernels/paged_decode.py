@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from nanofn_kernels._dispatch import FLOATS, INTERPRETED, check_tensor, define_op, jit, next_power_of_2, tl
+from nanofn_kernels.decode_ids import ask_for_ids, few_blocks, first_ids, next_ids, tile_rows
 from nanofn_kernels.decode_launch import Launch, choose_launch, decode_split_size, scratch_size
 from nanofn_kernels.decode_merge import merge_shape, merge_splits
 from nanofn_kernels.errors import ShapeError
@@ -17,69 +18,6 @@ __all__ = ["Launch", "choose_launch", "decode_split_size", "paged_decode", "scra
 
 HEAD_DIMS = (32, 64, 80, 96, 128, 192, 256)
 MAX_GROUP = 32
-
-
-@jit
-def _ask_for_ids(ids_ptr, blocks_stride):
-    """Have an item's first 512 ids brought to L2: one address for each 32 bytes of them.
-
-    A tile's ids are loaded one tile ahead, which is too late where they come from memory.
-    """
-    place = tl.minimum(tl.arange(0, 64) * 8, blocks_stride - 1)
-    tl.inline_asm_elementwise(
-        "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l", [ids_ptr + place], dtype=tl.int32, is_pure=False, pack=1
-    )
-
-
-@jit
-def _first_ids(ids_ptr, blocks_stride, start, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, BLOCKS: tl.constexpr, IS_EARLY: tl.constexpr):  # fmt: skip
-    """The ids of an item's first tile, whatever its length: what lies past its end is read and never followed."""
-    if BLOCKS > 0:
-        ids = ()
-        for index in tl.static_range(BLOCKS):
-            place = 0 if BLOCKS == 1 else tl.minimum(index, blocks_stride - 1)
-            ids += (tl.load(ids_ptr + place, volatile=IS_EARLY),)
-    else:
-        # Items begin at multiples of 64, and so within a block whose size does not divide them.
-        inside = 0 if TILE % BLOCK_SIZE == 0 else start % BLOCK_SIZE
-        ids = tl.load(ids_ptr + tl.minimum((inside + tl.arange(0, TILE)) // BLOCK_SIZE, blocks_stride - 1))
-    return ids
-
-
-@jit
-def _next_ids(ids_ptr, first, first_block, stop, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, BLOCKS: tl.constexpr):
-    """The ids of the tile at `first`."""
-    if BLOCKS > 0:
-        ids = ()
-        for index in tl.static_range(BLOCKS):
-            here = first + index * BLOCK_SIZE
-            ids += (tl.load(ids_ptr + (first // BLOCK_SIZE - first_block) + index, mask=here < stop, other=0),)
-    else:
-        position = first + tl.arange(0, TILE)
-        ids = tl.load(ids_ptr + (position // BLOCK_SIZE - first_block), mask=position < stop, other=0)
-    return ids
-
-
-@jit
-def _rows(
-    ids, first, STRIDE_BLOCK: tl.constexpr, STRIDE_SLOT: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, BLOCKS: tl.constexpr,
-):  # fmt: skip
-    """Where in the cache the rows of a tile's tokens begin.
-
-    Of few blocks the compiler knows which one a thread's rows are in: it makes an address a block and selects nothing.
-    """
-    token = tl.arange(0, TILE)
-    if BLOCKS > 1:
-        starts = tl.zeros([TILE], tl.int64)
-        for index in tl.static_range(BLOCKS):
-            starts = tl.where(token // BLOCK_SIZE == index, ids[index].to(tl.int64) * STRIDE_BLOCK, starts)
-        rows = starts + (token % BLOCK_SIZE) * STRIDE_SLOT
-    elif BLOCKS == 1:
-        rows = ids[0].to(tl.int64) * STRIDE_BLOCK + (first % BLOCK_SIZE) * STRIDE_SLOT + token * STRIDE_SLOT
-    else:
-        rows = ids.to(tl.int64) * STRIDE_BLOCK + (first + token) % BLOCK_SIZE * STRIDE_SLOT
-    return rows[:, None]
 
 
 @jit
@@ -109,9 +47,9 @@ def _attend_tiles(
     for first in range(start, stop, TILE):
         here = first + token < stop
         # This tile's ids were loaded one tile ago: a load that a load waits for costs the pipeline its depth.
-        k_rows = _rows(ids, first, K_STRIDE_BLOCK, K_STRIDE_SLOT, BLOCK_SIZE, TILE, BLOCKS)
-        v_rows = _rows(ids, first, V_STRIDE_BLOCK, V_STRIDE_SLOT, BLOCK_SIZE, TILE, BLOCKS)
-        ids = _next_ids(ids_ptr, first + TILE, first_block, stop, BLOCK_SIZE, TILE, BLOCKS)
+        k_rows = tile_rows(ids, first, K_STRIDE_BLOCK, K_STRIDE_SLOT, BLOCK_SIZE, TILE, BLOCKS)
+        v_rows = tile_rows(ids, first, V_STRIDE_BLOCK, V_STRIDE_SLOT, BLOCK_SIZE, TILE, BLOCKS)
+        ids = next_ids(ids_ptr, first + TILE, first_block, stop, BLOCK_SIZE, TILE, BLOCKS)
         # Slots past `stop` may hold anything, NaN too: both loads are masked.
         k = tl.load(k_head + k_rows, mask=here[:, None] & in_head, other=0.0).to(compute)
         v = tl.load(v_head + v_rows, mask=here[:, None] & in_head, other=0.0).to(compute)
@@ -217,10 +155,10 @@ def _paged_decode_kernel(
         if BLOCKS > 0:
             # So are the first item's first ids, or the compiler moves them behind the wait.
             blocks = blocks_ptr + (program // NUM_KV_HEADS) * blocks_stride
-            ids = _first_ids(blocks, blocks_stride, start, BLOCK_SIZE, TILE, BLOCKS, True)
+            ids = first_ids(blocks, blocks_stride, start, BLOCK_SIZE, TILE, BLOCKS, True)
     else:
         if BLOCKS != 1 and not UPCAST:
-            _ask_for_ids(blocks_ptr + (program // NUM_KV_HEADS) * blocks_stride, blocks_stride)
+            ask_for_ids(blocks_ptr + (program // NUM_KV_HEADS) * blocks_stride, blocks_stride)
         entry, start, stop = tl.load(item), tl.load(item + 1), tl.load(item + 2)
     if PDL:
         # The work list, with its block ids, was complete before the kernel in front began: it may be read before the wait.
@@ -233,9 +171,9 @@ def _paged_decode_kernel(
             # Ids of later items are asked for here, at their item's beginning.
             if BLOCKS > 0:
                 if work != program:
-                    ids = _first_ids(blocks, blocks_stride, start, BLOCK_SIZE, TILE, BLOCKS, False)
+                    ids = first_ids(blocks, blocks_stride, start, BLOCK_SIZE, TILE, BLOCKS, False)
             else:
-                ids = _first_ids(blocks, blocks_stride, start, BLOCK_SIZE, TILE, BLOCKS, False)
+                ids = first_ids(blocks, blocks_stride, start, BLOCK_SIZE, TILE, BLOCKS, False)
             _decode_item(
                 ids, out_ptr, query_ptr, k_ptr, v_ptr, blocks, scratch_ptr, weights_ptr, arrived_ptr,
                 entry, start, stop, slot, first_slot, num_splits, work % NUM_KV_HEADS, logit_scale, v_scale,
@@ -254,7 +192,7 @@ def _paged_decode_kernel(
             )
     else:
         blocks = blocks_ptr + (program // NUM_KV_HEADS) * blocks_stride
-        ids = _first_ids(blocks, blocks_stride, start, BLOCK_SIZE, TILE, BLOCKS, False)
+        ids = first_ids(blocks, blocks_stride, start, BLOCK_SIZE, TILE, BLOCKS, False)
         _decode_item(
             ids, out_ptr, query_ptr, k_ptr, v_ptr, blocks, scratch_ptr, weights_ptr, arrived_ptr,
             entry, start, stop, entry, entry, 1, program % NUM_KV_HEADS, logit_scale, v_scale,
@@ -390,13 +328,6 @@ def _num_multiprocessors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 132
 
 
-def _few_blocks(tile: int, block_size: int) -> int:
-    """How many whole blocks a tile is, or 1 if it lies within one; 0 if it cuts blocks or has more than 8."""
-    if block_size % tile == 0:
-        return 1
-    return 0 if tile % block_size or tile > 8 * block_size else tile // block_size
-
-
 def launch_paged_decode(
     query: Tensor,
     k_cache: Tensor,
@@ -436,7 +367,7 @@ def launch_paged_decode(
         K_STRIDE_BLOCK=k_cache.stride(0), K_STRIDE_SLOT=k_cache.stride(1), K_STRIDE_HEAD=k_cache.stride(2),
         V_STRIDE_BLOCK=v_cache.stride(0), V_STRIDE_SLOT=v_cache.stride(1), V_STRIDE_HEAD=v_cache.stride(2),
         NUM_KV_HEADS=num_kv_heads, GROUP=group, GROUP_ROWS=max(16, group_rows), HEAD_DIM=head_dim, HEAD_COLS=head_cols,
-        BLOCK_SIZE=block_size, TILE=launch.tile, BLOCKS=_few_blocks(launch.tile, block_size), SPLIT=split,
+        BLOCK_SIZE=block_size, TILE=launch.tile, BLOCKS=few_blocks(launch.tile, block_size), SPLIT=split,
         MAX_SPLITS=max_splits(num_kv_heads), MERGE_ROWS=merge_rows, UPCAST=INTERPRETED, PDL=launch_pdl,
         num_warps=launch.num_warps, num_stages=launch.num_stages, maxnreg=registers, launch_pdl=launch_pdl,
     )  # fmt: skip
