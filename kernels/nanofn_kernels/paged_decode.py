@@ -199,7 +199,7 @@ def _paged_decode_kernel(
             out_stride_seq, out_stride_head, query_stride_seq, query_stride_head,
             K_STRIDE_BLOCK, K_STRIDE_SLOT, K_STRIDE_HEAD, V_STRIDE_BLOCK, V_STRIDE_SLOT, V_STRIDE_HEAD,
             NUM_KV_HEADS, GROUP, GROUP_ROWS, HEAD_DIM, HEAD_COLS, BLOCK_SIZE, TILE, BLOCKS, SPLIT, MAX_SPLITS, MERGE_ROWS,
-                UPCAST,
+            UPCAST,
         )  # fmt: skip
 
 

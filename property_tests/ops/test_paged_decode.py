@@ -123,15 +123,15 @@ def test_bits_do_not_depend_on_batch_mates(split, dtype) -> None:
         assert torch.equal(decode(alone, query[entry : entry + 1], split), together[entry : entry + 1])
 
 
-@pytest.mark.parametrize("block_size", [16, 64])
-def test_programs_that_take_several_items_change_no_bit(block_size, monkeypatch) -> None:
-    """Three programs for all items ask for each item's block ids, as one program for each does."""
-    sequences = Sequences([129, 70, 64], kv_heads=2, head_dim=32, block_size=block_size, dtype=F32)
+@pytest.mark.parametrize(("block_size", "dtype"), [(16, F32), (64, F32), (16, F16), (8, BF16), (24, F16)])
+def test_programs_that_take_several_items_change_no_bit(block_size, dtype, monkeypatch) -> None:
+    """One multiprocessor's programs, 3 or 1, ask for each item's block ids, as one program for each does."""
+    sequences = Sequences([129, 70, 64], kv_heads=2, head_dim=32, block_size=block_size, dtype=dtype)
     query = sequences.queries(3, 4)
     expected = decode(sequences, query, 64)
     monkeypatch.setattr("nanofn_kernels.paged_decode._num_multiprocessors", lambda device: 1)
     assert torch.equal(decode(sequences, query, 64), expected)
-    assert error(expected, exact(sequences, query)) < TOLERANCE[F32]
+    assert error(expected, exact(sequences, query)) < TOLERANCE[dtype]
 
 
 def test_caches_may_be_strided() -> None:

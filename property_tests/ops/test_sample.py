@@ -162,12 +162,14 @@ def test_min_p_alone_that_keeps_many_needs_the_largest_logit_only(dtype: torch.d
     rows = Rows(8, 1100, dtype, spread=1.0)
     rows.temperature[:] = 1
     rows.logits[1] = -7.0
-    rows.logits[2, 555] = 9.0
+    rows.logits[2, 100] = 9.0  # between the sample's pieces
     rows.logits[4, 1099], rows.logits[5, 1000], rows.logits[6, 700] = float("nan"), float("inf"), float("inf")
     rows.logits[7] = float("-inf")
     options = filters(8, None, None, [0.05, 0.5, 1e-6, 0.9, 0.05])
     check(rows, **options)
-    assert after_the_short_way(rows, **options)[0][:4] == [4, 4, 4, 1]
+    states, bounds = after_the_short_way(rows, **options)
+    assert states[:4] == [4, 4, 4, 1]
+    assert bounds[:3, 2].tolist() == rows.logits[:3].float().amax(1).tolist()
     assert reference(*rows.arguments(), **options)[1].tolist() == [False] * 4 + [True] * 4
 
 
