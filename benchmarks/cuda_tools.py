@@ -151,7 +151,7 @@ def ncu(out: Path, limit: float = LIMIT_S["ncu"]) -> bool:
     command += ["--kernel-name", "regex:^_.*_kernel$", "--launch-count", str(MAX_LAUNCHES)]
     command += [part for section in SECTIONS for part in ("--section", section)]
     status, said = run_tool([*command, sys.executable, str(FOLDER / "ncu_launches.py")], limit)
-    rows = [line for line in said.splitlines() if line.startswith('"')]
+    rows = [line for line in said.splitlines() if line.startswith('"') and line.endswith('"')]
     if rows:
         launches = read_launches(rows)
         for launch in launches:
@@ -174,7 +174,7 @@ def read_launches(table: Sequence[str]) -> list[dict[str, Any]]:
     Raises:
         KeyError: A metric is missing, or a time has an unknown unit.
     """
-    units, *rows = csv.DictReader(table)
+    units, *rows = list(csv.DictReader(table)) or [{}]
     return [_launch(row, units) for row in rows if None not in row.values()]
 
 

@@ -162,15 +162,16 @@ def test_each_launch_is_a_line(tool, tmp_path, capsys):
     assert (second["launch"], second["us"], second["warps_active_pct"]) == (1, 1054.592, 2.0)
 
 
-def test_what_was_cut_is_no_launch(tool, tmp_path, capsys):
+@pytest.mark.parametrize("kept", [0.5, -2])
+def test_what_was_cut_is_no_launch(tool, tmp_path, capsys, kept):
     """The launches in front of it are recorded, and the run has failed; nor has a table without launches any."""
     table = ncu_table(("54,592", "19.43"), ("3,264", "2.86"))
-    table[-1] = table[-1][: len(table[-1]) // 2]
+    table[-1] = table[-1][: kept if kept < 0 else int(kept * len(table[-1]))]
     tool("ncu", f"{shell(table)}; exit 1")
     assert not cuda_tools.ncu(tmp_path)
     assert "1 launches in ncu.jsonl\nnot all of them, status 1" in capsys.readouterr().out
     assert [line["launch"] for line in lines(tmp_path, "ncu")] == [0]
-    assert cuda_tools.read_launches(ncu_table()) == []
+    assert cuda_tools.read_launches(ncu_table()) == cuda_tools.read_launches(ncu_table()[:1]) == []
 
 
 def test_times_come_in_several_units():
