@@ -315,7 +315,7 @@ def _filter_kernel(
     size = vocab_size * 0
     is_all = False
     # Top-k, then top-p: a loop that is run, so that the search is compiled once.
-    for turn in range(2):
+    for turn in range(2 if TOP_P else 1):
         by_mass = turn == 1
         if (has_p & by_mass) | (has_k & (turn == 0)):
             target = tl.cast(k, tl.float32)
