@@ -8,7 +8,13 @@ import torch
 import sanitize
 
 
-@pytest.mark.parametrize("name", sanitize.KERNELS)
+LONG = ("sample", "linear")
+"""Half a minute and a quarter in the interpreter; what they launch has tests of its own at every commit."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in sanitize.KERNELS]
+)
 def test_a_kernel_is_right_on_what_the_sanitizer_sees(name, capsys) -> None:
     """Every case of a kernel equals its reference, and its name is said, from which it is known how far a run came."""
     sanitize.main([name])
