@@ -7,7 +7,6 @@ import torch
 
 import sanitize
 
-
 LONG = ("sample", "linear")
 """Half a minute and a quarter in the interpreter; what they launch has tests of its own at every commit."""
 
