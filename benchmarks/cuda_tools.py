@@ -153,10 +153,10 @@ def ncu(out: Path, limit: float = LIMIT_S["ncu"]) -> bool:
     status, said = run_tool([*command, sys.executable, str(FOLDER / "ncu_launches.py")], limit)
     rows = [line for line in said.splitlines() if line.startswith('"') and line.endswith('"')]
     if rows:
-        launches = read_launches(rows)
+        launches, version = read_launches(rows), version_of(tool)
         for launch in launches:
-            append_record("ncu", {"tool_version": version_of(tool), **launch}, out)
-        print(f"ncu {version_of(tool)}: {len(launches)} launches in ncu.jsonl")
+            append_record("ncu", {"tool_version": version, **launch}, out)
+        print(f"ncu {version}: {len(launches)} launches in ncu.jsonl")
         if status != 0:
             print(f"not all of them, status {status}: {complaint(said)}")
         return status == 0

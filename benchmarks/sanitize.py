@@ -103,9 +103,9 @@ def run_work_list() -> None:
         assert_same(mine, theirs)
 
 
-def launches(pairs: range) -> list[Launch]:
+def launches(powers: range) -> list[Launch]:
     """What the table has for 2 to such powers sequences and K/V heads: it changes at powers of two."""
-    return list(dict.fromkeys(choose_launch(2**power, 1, 128, 2, fixed_tile=False) for power in pairs))
+    return list(dict.fromkeys(choose_launch(2**power, 1, 128, 2, fixed_tile=False) for power in powers))
 
 
 def run_paged_decode() -> None:
