@@ -4,34 +4,41 @@ from nanofn_kernels._dispatch import jit, tl
 from nanofn_kernels.sample_filter import key_of, value_of, weight_of
 from nanofn_kernels.sample_pick import NO_ID, gumbel, noise_word
 
-UNIT = tl.constexpr(1 << 30)
-"""The weight of the likeliest id, in integers."""
+UNIT = tl.constexpr(1 << 27)
+"""The weight of the likeliest id, in integers: the weights that a thread has in a line fit 32 bits."""
+
+
+@jit
+def _sum(weights):
+    """The sum of [LINES, 4] int32: a line is one thread's, and only what it makes needs 64 bits."""
+    return tl.sum(tl.sum(weights, 1).to(tl.int64), 0)
 
 
 @jit
 def _prefix(x, ids, weights, low, high, target, vocab_size, shift):
-    """The last x and id of the shortest prefix by (x falling, id rising) whose integer weight reaches a target.
+    """The last x, and an id, of the shortest prefix by (x falling, id rising) whose integer weight reaches a target.
 
-    The last x has its key in (low, high].
+    Of the ids with the last x those up to that id are in the prefix. The last x has its key in (low, high].
     """
     while low + 1 < high:
         middle = (low >> 1) + (high >> 1) + (low & high & 1)
-        above = tl.where(x > value_of(middle, shift), weights, 0).to(tl.int64)
-        is_low = tl.sum(tl.sum(above, 1), 0) >= target
+        is_low = _sum(tl.where(x > value_of(middle, shift), weights, 0)) >= target
         low = tl.where(is_low, middle, low)
         high = tl.where(is_low, high, middle)
     end = value_of(high, shift)
-    is_tie = x == end
-    missing = target - tl.sum(tl.sum(tl.where(x > end, weights, 0).to(tl.int64), 1), 0)
-    # The fewest of the ties, lower ids first, that make up what is missing.
+    missing = target - _sum(tl.where(x > end, weights, 0))
+    ties = tl.where(x == end, weights, 0)
+    weight = tl.max(tl.max(ties, 1), 0)
+    # The fewest of the ties, lower ids first, that make up what is missing: any id that parts them from the rest will do.
     first = -1
     last = vocab_size - 1
-    if tl.sum(tl.sum(tl.where(is_tie, weights, 0).to(tl.int64), 1), 0) > missing:
-        while first + 1 < last:
-            middle = (first + last) >> 1
-            reached = tl.sum(tl.sum(tl.where(is_tie & (ids <= middle), weights, 0).to(tl.int64), 1), 0) >= missing
-            last = tl.where(reached, middle, last)
-            first = tl.where(reached, first, middle)
+    reached = _sum(ties)
+    while (reached - weight >= missing) & (first + 1 < last):
+        middle = (first + last) >> 1
+        here = _sum(tl.where(ids <= middle, ties, 0))
+        first = tl.where(here >= missing, first, middle)
+        last = tl.where(here >= missing, middle, last)
+        reached = tl.where(here >= missing, here, reached)
     return end, last
 
 
@@ -46,12 +53,12 @@ def decide(
     vocab_size, shift,
     CAPACITY: tl.constexpr, TOP_K: tl.constexpr, TOP_P: tl.constexpr, MIN_P: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
-    """The best score among the kept of the gathered ids, its id, and whether the kept ones were all gathered.
+    """The best score among the kept of the gathered ids, its id, and whether the end is among them.
 
-    If it is not to pick: whether it could store the row's bounds. Then peak is at most the row's largest logit, and equal to it
-    if that was not gathered; above is the row's mass above everything gathered.
+    Mutates bounds: top-p's, the row's largest logit and min-p's floor. peak: at most the row's largest logit, and equal to it if
+    that was not gathered. above: the row's mass above everything gathered. If it is not to pick, there is no best score.
     """
-    slot = tl.arange(0, CAPACITY // 8)[:, None] * 8 + tl.arange(0, 8)[None, :]
+    slot = tl.arange(0, CAPACITY // 4)[:, None] * 4 + tl.arange(0, 4)[None, :]
     is_known = slot < size
     x = tl.load(gathered + slot, mask=is_known, other=float("-inf"))
     ids = tl.load(gathered_ids + slot, mask=is_known, other=NO_ID)
@@ -74,9 +81,9 @@ def decide(
             )  # fmt: skip
     if TOP_P:
         if (p < 1.0) & is_found:
-            weights = (weight_of(x, peak, inverse, True) * UNIT).to(tl.int32)
+            weights = (weight_of(x, peak, inverse, True) * UNIT + 0.5).to(tl.int32)
             weights = tl.where(is_known & _is_in(x, ids, k_end, k_last), tl.maximum(weights, 1), 0)
-            there = tl.sum(tl.sum(weights.to(tl.int64), 1), 0)
+            there = _sum(weights)
             total = tl.where(k > 0, there.to(tl.float32), mass * UNIT)
             target = tl.maximum((p * total).to(tl.int64), 1) - above
             is_found &= (target > 0) & (there >= target)
@@ -91,9 +98,8 @@ def decide(
         score = tl.where(is_kept, x * inverse + noise, float("-inf"))
         best = tl.max(tl.max(score, 1), 0)
         best_id = tl.min(tl.min(tl.where(score == best, ids, NO_ID), 1), 0)
-    else:
-        tl.store(bounds, p_end)
-        tl.store(bounds + 1, p_last.to(tl.float32, bitcast=True))
-        tl.store(bounds + 2, peak)
-        tl.store(bounds + 3, floor)
+    tl.store(bounds, p_end)
+    tl.store(bounds + 1, p_last.to(tl.float32, bitcast=True))
+    tl.store(bounds + 2, peak)
+    tl.store(bounds + 3, floor)
     return best, best_id, is_found

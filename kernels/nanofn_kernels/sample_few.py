@@ -5,9 +5,9 @@ the bound; its order is that of arrival, so everything behind it counts in integ
 A row whose end was not among what was gathered (the sample misled, or more was kept than the scratch holds) is left to
 `sample_filter`.
 
-Where the sample shows that many are kept, the row is only given its bounds, and left to the pick. With top-p the sample also
-gives a value above the end: the pass gathers what lies between the two, and adds up the mass above. With min-p alone it
-gathers what is above the sample's largest logit, to find the row's.
+Where the sample shows that top-p keeps many, a pass of its own gathers a window around the end, and picks above that. With min-p
+alone the pass gathers what is above the sample's largest logit, to find the row's; its bounds are known then, and it is left
+to the pick.
 
 A row's state:
 0: not filtered
@@ -16,7 +16,7 @@ A row's state:
 3: decided here, among what is gathered
 4: its bounds are known, and it is left to the pick
 5: min-p alone; what is gathered gives its largest logit
-6: top-p alone or with min-p; its end is sought here, in a window around it, and nothing else
+6: top-p alone or with min-p; its end is sought here, in a window around it, and the best above that is known
 """
 
 import torch
@@ -27,14 +27,16 @@ from nanofn_kernels.reference.noise import SAMPLING_DOMAIN
 from nanofn_kernels.reference.sample import GREEDY_BELOW
 from nanofn_kernels.sample_decide import UNIT, decide
 from nanofn_kernels.sample_filter import Few, key_of, value_of, weight_of
-from nanofn_kernels.sample_pick import BLOCK, chunk_size, largest
-from nanofn_kernels.sample_window import value_above_end
+from nanofn_kernels.sample_pick import BLOCK, NO_ID, PROGRAMS, chunk_size, largest
+from nanofn_kernels.sample_window import value_above_end, value_below_end, window_kernel
 
 CAPACITY = 8192
 """Ids of one row that can be decided here."""
 
-SMALL_CAPACITY = 2048
-"""Rows that gathered no more than this are decided with less work."""
+DECIDERS = ((2048, 4), (CAPACITY, 16))
+"""Rows that gathered no more than so many ids are decided by so many warps."""
+
+BOUND_WARPS = 16
 
 SAMPLE = 8192
 """Logits in the sample."""
@@ -113,10 +115,23 @@ def _mass_kernel(
 
 
 @jit
+def _value_below(x, highest, wanted):
+    """The largest value, of those with 7 bits behind the first, that so many logits are above; -inf if there are not so many."""
+    low = key_of(highest * 0.0 + float("-inf"), 16)
+    high = key_of(highest, 16)
+    while low + 1 < high:
+        middle = (low >> 1) + (high >> 1) + (low & high & 1)
+        is_low = tl.sum(tl.sum((x > value_of(middle, 16)).to(tl.int32), 1), 0) >= wanted
+        low = tl.where(is_low, middle, low)
+        high = tl.where(is_low, high, middle)
+    return value_of(low, 16)
+
+
+@jit
 def _bound_kernel(
     state_ptr, bound_ptr, high_ptr, peak_ptr, above_ptr, mass_ptr, count_ptr, bad_ptr, tops_ptr, sums_ptr, logits_ptr,
     temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr, valid_ptr, vocab_size, logits_stride, num_blocks,
-    GREEDY_BELOW: tl.constexpr, SHIFT: tl.constexpr, SAMPLE: tl.constexpr, BLOCKS: tl.constexpr, MANY: tl.constexpr,
+    GREEDY_BELOW: tl.constexpr, SAMPLE: tl.constexpr, BLOCKS: tl.constexpr, MANY: tl.constexpr,
     MAX_K: tl.constexpr, TOP_K: tl.constexpr, TOP_P: tl.constexpr, MIN_P: tl.constexpr, VALID: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """state of a row, a bound that nearly surely lies below its last kept logit, and its mass relative to its largest logit.
@@ -142,29 +157,21 @@ def _bound_kernel(
     tl.store(state_ptr + row, state)
     if state != 3:
         return
-    # Pieces of 64 neighbours, evenly spread: the ids of a vocabulary are not in random order.
-    piece = tl.arange(0, SAMPLE // 8)
+    # Pieces of 64 neighbours, evenly spread: the ids of a vocabulary are not in random order. A thread has 16 bytes of a line.
+    EACH: tl.constexpr = 16 // (logits_ptr.dtype.element_ty.primitive_bitwidth // 8)
+    piece = tl.arange(0, SAMPLE // EACH)
     spacing = tl.where(vocab_size > SAMPLE, vocab_size // (SAMPLE // 64), 64)
-    places = ((piece // 8) * spacing + (piece % 8) * 8)[:, None] + tl.arange(0, 8)[None, :]
+    places = ((piece // (64 // EACH)) * spacing + (piece % (64 // EACH)) * EACH)[:, None] + tl.arange(0, EACH)[None, :]
     x = tl.load(logits_ptr + row * logits_stride + places, mask=places < vocab_size, other=float("-inf")).to(tl.float32)
-    keys = key_of(x, SHIFT)
-    highest = tl.max(tl.max(keys, 1), 0)
+    highest = tl.max(tl.max(x, 1), 0)
     bound = inverse * 0.0 + float("-inf")
     if vocab_size > SAMPLE:
         share = tl.full([], SAMPLE, tl.float32) / vocab_size
-        low = key_of(bound, SHIFT)
-        high = highest
         if TOP_K:
             if k > 0:
                 # As many of the sample as four standard deviations make safe.
                 expected = k.to(tl.float32) * share
-                wanted = (expected + 4.0 * tl.sqrt(expected) + 8.0).to(tl.int32)
-                while low + 1 < high:
-                    middle = (low >> 1) + (high >> 1) + (low & high & 1)
-                    is_low = tl.sum(tl.sum((keys > middle).to(tl.int32), 1), 0) >= wanted
-                    low = tl.where(is_low, middle, low)
-                    high = tl.where(is_low, high, middle)
-                bound = value_of(low, SHIFT)
+                bound = _value_below(x, highest, (expected + 4.0 * tl.sqrt(expected) + 8.0).to(tl.int32))
         if TOP_P:
             if (k == 0) & (p < 1.0):
                 block = tl.arange(0, BLOCKS)
@@ -172,44 +179,28 @@ def _bound_kernel(
                 tops = tl.load(tops_ptr + row * num_blocks + block, mask=known, other=float("-inf"))
                 sums = tl.load(sums_ptr + row * num_blocks + block, mask=known, other=0.0)
                 peak = tl.max(tops, 0)
-                base = tl.where(peak > float("-inf"), peak, 0.0)
+                base = tl.where(tl.abs(peak) < float("inf"), peak, 0.0)
                 mass = tl.sum(sums * tl.exp((tops - base) * inverse), 0)
                 tl.store(mass_ptr + row, mass)
-                # The head may have no one in the sample, but the tail is well sampled: what is not kept is measured,
-                # less three standard deviations of it, and half of it where it is a handful of the sample.
                 weights = weight_of(x, base, inverse, True)
                 wanted = (1.0 - p) * mass * share
-                high = highest + 1
-                while low + 1 < high:
-                    middle = (low >> 1) + (high >> 1) + (low & high & 1)
-                    weight = weight_of(value_of(middle, SHIFT), base, inverse, True)
-                    safe = tl.maximum(wanted - 3.0 * tl.sqrt(wanted * weight) - 0.5 * weight, 0.5 * wanted)
-                    is_low = tl.sum(tl.sum(tl.where(keys <= middle, weights, 0.0), 1), 0) <= safe
-                    low = tl.where(is_low, middle, low)
-                    high = tl.where(is_low, high, middle)
-                # The key under zero's is that of -0, which zeros are not above.
-                low -= (low == -1).to(tl.int32)
-                bound = value_of(low, SHIFT)
-                if tl.sum(tl.sum((keys > low).to(tl.int32), 1), 0) > MANY * share:
-                    kept = tl.sum(tl.sum(weights, 1), 0) - wanted
-                    above = value_above_end(keys, weights, low, highest, kept, base, inverse, SHIFT)
-                    tl.store(high_ptr + row, above)
+                bound = value_below_end(x, weights, wanted, base, inverse)
+                if tl.sum(tl.sum((x > bound).to(tl.int32), 1), 0) > MANY * share:
+                    tl.store(high_ptr + row, value_above_end(x, weights, wanted, bound, base, inverse))
                     tl.store(peak_ptr + row, base)
                     tl.store(above_ptr + row, 0)
                     tl.store(state_ptr + row, 6)
         if (k == 0) & (p >= 1.0):
             # The sample's largest logit is at most the row's. Room for what rounding does to either summand.
-            top = value_of(highest, SHIFT)
             below = floor / inverse
-            bound = top + below - 1e-5 * (tl.abs(top) - below)
-            if tl.sum(tl.sum((keys > key_of(bound, SHIFT)).to(tl.int32), 1), 0) > MANY * share:
-                bound = top
-                tl.store(peak_ptr + row, top)
+            bound = highest + below - 1e-5 * (tl.abs(highest) - below)
+            if tl.sum(tl.sum((x > bound).to(tl.int32), 1), 0) > MANY * share:
+                bound = highest
+                tl.store(peak_ptr + row, highest)
                 tl.store(state_ptr + row, 5)
     elif TOP_P:
         if (k == 0) & (p < 1.0):
-            top = tl.max(tl.max(x, 1), 0)
-            base = tl.where(top > float("-inf"), top, 0.0)
+            base = tl.where(highest > float("-inf"), highest, 0.0)
             tl.store(mass_ptr + row, tl.sum(tl.sum(weight_of(x, base, inverse, True), 1), 0))
     tl.store(bound_ptr + row, bound)
 
@@ -230,13 +221,11 @@ def _columns(x):
 
 @jit
 def _gather_kernel(
-    gathered_ptr, gathered_ids_ptr, count_ptr, bad_ptr, above_ptr, state_ptr, bound_ptr, high_ptr, peak_ptr, logits_ptr,
-    temperature_ptr, vocab_size, logits_stride, chunk,
+    gathered_ptr, gathered_ids_ptr, count_ptr, bad_ptr, state_ptr, bound_ptr, logits_ptr, vocab_size, logits_stride, chunk,
     CAPACITY: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """gathered, ids = the logits above a row's bound, in any order; bad where there is a NaN or an infinity.
 
-    In a window only those up to its upper end; above = the mass above that, in units, relative to the largest logit.
     Program (i, j), one warp, does ids [j * chunk, (j + 1) * chunk) of row i. Traffic: element_bytes * vocab_size a row.
     """
     if PDL:
@@ -244,7 +233,7 @@ def _gather_kernel(
         tl.extra.cuda.gdc_wait()
     row = tl.program_id(0).to(tl.int64)
     state = tl.load(state_ptr + row)
-    if state < 3:
+    if (state != 3) & (state != 5):
         return
     start = tl.program_id(1) * chunk
     stop = tl.minimum(start + chunk, vocab_size)
@@ -253,11 +242,6 @@ def _gather_kernel(
     logits_row = logits_ptr + row * logits_stride
     following = tl.load(logits_row + start + place, mask=start + place < stop, other=float("-inf"))
     bound = tl.load(bound_ptr + row)
-    above = row * 0
-    is_window = state == 6
-    high = tl.load(high_ptr + row, mask=is_window, other=float("inf"))
-    peak = tl.load(peak_ptr + row, mask=is_window, other=0.0)
-    inverse = tl.div_rn(1.0, tl.load(temperature_ptr + row, mask=is_window, other=1.0))
     for first in range(start, stop, BLOCK):
         token = first + place
         x = following.to(tl.float32)
@@ -266,12 +250,6 @@ def _gather_kernel(
         if ~(top <= bound):
             if ~(top < float("inf")):
                 tl.atomic_max(bad_ptr + row, 1)
-            if is_window:
-                is_above = x > high
-                weights = tl.where(is_above, weight_of(x, peak, inverse, True), 0.0)
-                # A block's sum, whatever the chunk, as in the pass before; from there on integers.
-                above += (tl.sum(tl.sum(weights, 1), 0) * UNIT).to(tl.int64)
-                x = tl.where(is_above, float("-inf"), x)
             counts = tl.sum((x > bound).to(tl.int32), 1)
             at = tl.atomic_add(count_ptr + row, tl.sum(counts, 0), sem="relaxed")
             slot = at + tl.cumsum(counts, 0) - counts
@@ -282,15 +260,13 @@ def _gather_kernel(
                 tl.store(gathered_ptr + row * CAPACITY + slot, columns[column], mask=fits)
                 tl.store(gathered_ids_ptr + row * CAPACITY + slot, first + line * 8 + column, mask=fits)
                 slot += is_in.to(tl.int32)
-    if is_window:
-        tl.atomic_add(above_ptr + row, above, sem="relaxed")
-
 
 @jit
 def _decide_kernel(
     token_ids_ptr, undefined_ptr, state_ptr, bounds_ptr, gathered_ptr, gathered_ids_ptr, count_ptr, bad_ptr, above_ptr, bound_ptr,
-    peak_ptr, mass_ptr, temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr, seed_ptr, position_ptr, child_ptr, vocab_size, shift,
-    GREEDY_BELOW: tl.constexpr, DOMAIN: tl.constexpr, CAPACITY: tl.constexpr, ROOM: tl.constexpr,
+    peak_ptr, mass_ptr, score_ptr, id_ptr, temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr, seed_ptr, position_ptr, child_ptr,
+    vocab_size, shift, num_chunks,
+    GREEDY_BELOW: tl.constexpr, DOMAIN: tl.constexpr, CAPACITY: tl.constexpr, ROOM: tl.constexpr, CHUNKS: tl.constexpr,
     IS_LAST: tl.constexpr, TOP_K: tl.constexpr, TOP_P: tl.constexpr, MIN_P: tl.constexpr, FAST: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
@@ -320,7 +296,7 @@ def _decide_kernel(
     seed = tl.load(seed_ptr + row)
     position = tl.load(position_ptr + row)
     child = tl.load(child_ptr + row)
-    picks = (state == 3) | is_bad
+    picks = state != 5
     above = tl.load(above_ptr + row, mask=state == 6, other=0)
     peak = tl.load(peak_ptr + row, mask=state != 3, other=float("-inf"))
     best = inverse * 0.0
@@ -332,6 +308,18 @@ def _decide_kernel(
             above, mass, inverse, k, p, floor, picks, seed, position, child, domain, vocab_size, shift,
             CAPACITY, TOP_K, TOP_P, MIN_P, FAST,
         )  # fmt: skip
+        if TOP_P:
+            if state == 6:
+                # The best of what lies above the window.
+                chunk = tl.arange(0, CHUNKS)
+                at = row * num_chunks + chunk
+                scores = tl.load(score_ptr + at, mask=chunk < num_chunks, other=float("-inf"))
+                ids = tl.load(id_ptr + at, mask=chunk < num_chunks, other=NO_ID)
+                top = tl.max(scores, 0)
+                top_id = tl.min(tl.where(scores == top, ids, NO_ID), 0)
+                best_id = tl.where(top > best, top_id, tl.where(top < best, best_id, tl.minimum(best_id, top_id)))
+                best = tl.maximum(best, top)
+    picks |= is_bad
     if is_found & picks:
         is_undefined = is_bad | (best == float("-inf")) | (best == float("inf"))
         tl.store(token_ids_ptr + row, tl.where(is_undefined, 0, best_id))
@@ -361,6 +349,8 @@ def launch_few(
     bounds = torch.empty((num_rows, 4), dtype=torch.float32, device=device)
     chunk = chunk_size(num_rows, vocab_size, PASSING)
     num_chunks, num_blocks = cdiv(vocab_size, chunk), cdiv(vocab_size, BLOCK)
+    window_chunk = chunk_size(num_rows, vocab_size, PROGRAMS)
+    num_window_chunks = cdiv(vocab_size, window_chunk)
     gathered = torch.empty((num_rows, CAPACITY), dtype=torch.float32, device=device)
     gathered_ids = torch.empty((num_rows, CAPACITY), dtype=torch.int32, device=device)
     # Each begins at a multiple of 16 bytes: kernels are compiled anew for pointers that do not.
@@ -369,6 +359,8 @@ def launch_few(
     bound, high, peak, mass = torch.empty((4, padded), dtype=torch.float32, device=device)
     above = torch.empty(padded, dtype=torch.int64, device=device)
     tops, sums = torch.empty((2, padded, num_blocks), dtype=torch.float32, device=device)
+    scores = torch.empty((padded, num_window_chunks), dtype=torch.float32, device=device)
+    ids = torch.empty((padded, num_window_chunks), dtype=torch.int32, device=device)
     flags = {"TOP_K": top_k is not None, "PDL": not INTERPRETED}
     all_flags = flags | {"TOP_P": top_p is not None, "MIN_P": min_p is not None}
     options = {"launch_pdl": True} if launch_pdl else {}
@@ -380,18 +372,25 @@ def launch_few(
         options = {"launch_pdl": True}
     _bound_kernel[(num_rows,)](
         state, bound, high, peak, above, mass, count, bad, tops, sums, logits, temperature, top_k, top_p, min_p, is_valid,
-        vocab_size, stride, num_blocks, GREEDY_BELOW=GREEDY_BELOW, SHIFT=shift, SAMPLE=SAMPLE, BLOCKS=next_power_of_2(num_blocks),
-        MANY=MANY, MAX_K=MAX_K, VALID=is_valid is not None, num_warps=16, **all_flags, **options,
+        vocab_size, stride, num_blocks, GREEDY_BELOW=GREEDY_BELOW, SAMPLE=SAMPLE, BLOCKS=next_power_of_2(num_blocks),
+        MANY=MANY, MAX_K=MAX_K, VALID=is_valid is not None, num_warps=BOUND_WARPS, **all_flags, **options,
     )  # fmt: skip
     _gather_kernel[(num_rows, num_chunks)](
-        gathered, gathered_ids, count, bad, above, state, bound, high, peak, logits, temperature, vocab_size, stride, chunk,
+        gathered, gathered_ids, count, bad, state, bound, logits, vocab_size, stride, chunk,
         CAPACITY=CAPACITY, BLOCK=BLOCK, PDL=not INTERPRETED, num_warps=1, launch_pdl=True,
     )  # fmt: skip
-    for capacity, num_warps in ((SMALL_CAPACITY, 4), (CAPACITY, 16)):
+    if top_p is not None:
+        window_kernel[(num_rows, num_window_chunks)](
+            scores, ids, gathered, gathered_ids, count, bad, above, state, bound, high, peak, logits, temperature, min_p, seed,
+            position, child, vocab_size, stride, window_chunk,
+            DOMAIN=SAMPLING_DOMAIN, CAPACITY=CAPACITY, BLOCK=BLOCK, MIN_P=min_p is not None, FAST=not INTERPRETED,
+            PDL=not INTERPRETED, num_warps=1, launch_pdl=True,
+        )  # fmt: skip
+    for capacity, num_warps in DECIDERS:
         _decide_kernel[(num_rows,)](
-            token_ids, is_undefined, state, bounds, gathered, gathered_ids, count, bad, above, bound, peak, mass, temperature, top_k,
-            top_p, min_p, seed, position, child, vocab_size, shift,
-            GREEDY_BELOW=GREEDY_BELOW, DOMAIN=SAMPLING_DOMAIN, CAPACITY=capacity, ROOM=CAPACITY,
+            token_ids, is_undefined, state, bounds, gathered, gathered_ids, count, bad, above, bound, peak, mass, scores, ids,
+            temperature, top_k, top_p, min_p, seed, position, child, vocab_size, shift, num_window_chunks,
+            CHUNKS=next_power_of_2(num_blocks), GREEDY_BELOW=GREEDY_BELOW, DOMAIN=SAMPLING_DOMAIN, CAPACITY=capacity, ROOM=CAPACITY,
             IS_LAST=capacity == CAPACITY, FAST=not INTERPRETED, num_warps=num_warps, launch_pdl=True, **all_flags,
         )  # fmt: skip
     return Few(state, bounds, gathered, gathered_ids)

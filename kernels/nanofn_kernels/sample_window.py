@@ -1,28 +1,144 @@
-"""Rows of which top-p keeps many: what a sample says about how high its end can lie."""
+"""Top-p's end by a sample: a value below it and, where many ids are kept, one above it; and a pass that looks at what lies between.
+
+Of a row in a window the ids above it are surely kept, so the pass that adds up their mass also picks the best of them; only
+the ids in the window are gathered, for `sample_decide` to find the end among them.
+"""
 
 from nanofn_kernels._dispatch import jit, tl
-from nanofn_kernels.sample_filter import end_key, value_of, weight_of
+from nanofn_kernels.sample_decide import UNIT
+from nanofn_kernels.sample_filter import weight_of
+from nanofn_kernels.sample_pick import NO_ID, gumbel, largest, margin_of, noise_words
+
+REACH = tl.constexpr(40.0)
+"""How far below the likeliest id an end is sought, in units of the temperature: what lies lower has e^-40 each."""
+
+TURNS = tl.constexpr(11)
+"""Bisections of a search, so that REACH is known to 0.02."""
+
+DEVIATIONS = tl.constexpr(3.0)
+"""Standard deviations of the sample's mass that make a bound safe. Their estimate is an upper bound of it."""
 
 
 @jit
-def value_above_end(keys, weights, low, highest, kept, peak, inverse, shift):
-    """A value that is nearly surely not below the end of top-p; +inf where the sample cannot say.
+def value_below_end(x, weights, wanted, peak, inverse):
+    """A value that nearly surely lies below the end of top-p: the mass of the sample under it falls short of `wanted`.
 
-    keys, weights: the sample's, of two dimensions. low: a key nearly surely below the end. highest: the largest of the keys.
-    kept: the sample's weight above the end, were it as the row is.
+    x, weights: the sample, of two dimensions. wanted: of the sample's mass, what lies below the end, were it as the row is.
+    No id under a value weighs more than the value would, so the variance of their mass is at most the product of both. The
+    head may have no one in the sample; a value that weighs more than a tenth of what is wanted is never taken.
     """
-    SAMPLE: tl.constexpr = keys.shape[0] * keys.shape[1]
-    end = highest
-    margin = kept * 0.0
-    target = kept
-    # First where the sample has its own end; then four standard deviations of its weight below that end, and four ids,
-    # farther up. A loop that is run, so that the search is compiled once.
-    for _ in range(2):
-        target = kept - margin
-        end = end_key(keys, weights, low, highest, 0.0, target)
-        below = tl.where(keys <= end, weights, 0.0)
-        sums = tl.sum(tl.sum(below, 1), 0)
-        variance = tl.sum(tl.sum(below * below, 1), 0) - sums * sums / SAMPLE
-        margin = 4.0 * (tl.sqrt(tl.maximum(variance, 0.0)) + weight_of(value_of(end, shift), peak, inverse, True))
-        low = end - 1
-    return tl.where(target > 0.0, value_of(end, shift), float("inf"))
+    smallest = tl.min(tl.min(tl.where(x > float("-inf"), x, peak), 1), 0)
+    step = tl.minimum(tl.div_rn(REACH, inverse), 1.01 * (peak - smallest) + 1e-3)
+    value = peak - step
+    for _ in range(TURNS):
+        step *= 0.5
+        weight = weight_of(value + step, peak, inverse, True)
+        below = tl.sum(tl.sum(tl.where(x <= value + step, weights, 0.0), 1), 0)
+        is_safe = below <= wanted - DEVIATIONS * tl.sqrt(wanted * weight) - 0.5 * weight
+        value = tl.where(is_safe, value + step, value)
+    return value
+
+
+@jit
+def value_above_end(x, weights, wanted, low, peak, inverse):
+    """A value that is nearly surely not below the end of top-p, which lies above `low`; the rest as `value_below_end`."""
+    below = tl.where(x <= low, weights, 0.0)
+    mass = tl.sum(tl.sum(below, 1), 0)
+    squares = tl.sum(tl.sum(below * below, 1), 0)
+    step = peak - low
+    for _ in range(TURNS):
+        step *= 0.5
+        weight = weight_of(low + step, peak, inverse, True)
+        below_here = tl.sum(tl.sum(tl.where(x <= low + step, weights, 0.0), 1), 0)
+        variance = squares + tl.maximum(wanted - mass, 0.0) * weight
+        is_safe = below_here >= wanted + DEVIATIONS * (tl.sqrt(variance) + weight)
+        low = tl.where(is_safe, low, low + step)
+    return low + step
+
+
+@jit
+def _columns(x):
+    """The 4 columns of [LINES, 4], each within the threads that have the lines: a store of the whole would move it between them."""
+    LINES: tl.constexpr = x.shape[0]
+    even, odd = tl.split(tl.reshape(x, [LINES, 2, 2]))
+    c0, c2 = tl.split(even)
+    c1, c3 = tl.split(odd)
+    return c0, c1, c2, c3
+
+
+@jit
+def window_kernel(
+    score_ptr, id_ptr, gathered_ptr, gathered_ids_ptr, count_ptr, bad_ptr, above_ptr, state_ptr, bound_ptr, high_ptr, peak_ptr,
+    logits_ptr, temperature_ptr, min_p_ptr, seed_ptr, position_ptr, child_ptr, vocab_size, logits_stride, chunk,
+    DOMAIN: tl.constexpr, CAPACITY: tl.constexpr, BLOCK: tl.constexpr, MIN_P: tl.constexpr, FAST: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """score, id = the best of what lies above a window, in a chunk, as in `sample_pick`; above = its mass, in units.
+
+    gathered, ids = the logits in the window, in any order; bad where there is a NaN or an infinity.
+    Program (i, j), one warp, does ids [j * chunk, (j + 1) * chunk) of row i. Traffic: element_bytes * vocab_size a row.
+    """
+    QUADS: tl.constexpr = BLOCK // 4
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+    row = tl.program_id(0).to(tl.int64)
+    if tl.load(state_ptr + row) != 6:
+        return
+    start = tl.program_id(1) * chunk
+    stop = tl.minimum(start + chunk, vocab_size)
+    quad = tl.arange(0, QUADS)
+    place = quad[:, None] * 4 + tl.arange(0, 4)[None, :]
+    logits_row = logits_ptr + row * logits_stride
+    following = tl.load(logits_row + start + place, mask=start + place < stop, other=float("-inf"))
+    bound = tl.load(bound_ptr + row)
+    high = tl.load(high_ptr + row)
+    peak = tl.load(peak_ptr + row)
+    inverse = tl.div_rn(1.0, tl.load(temperature_ptr + row))
+    domain = row * 0 + DOMAIN
+    seed = tl.load(seed_ptr + row)
+    position = tl.load(position_ptr + row)
+    child = tl.load(child_ptr + row)
+    least = inverse * 0.0
+    if MIN_P:
+        least = tl.minimum(tl.load(min_p_ptr + row), 1.0)
+    floor = tl.where(least > 0.0, tl.log(tl.maximum(least, 1.2e-38)), float("-inf"))
+    above = row * 0
+    best = peak * 0 + float("-inf")
+    best_id = start * 0 + NO_ID
+    for first in range(start, stop, BLOCK):
+        token = first + place
+        x = following.to(tl.float32)
+        following = tl.load(logits_row + token + BLOCK, mask=token + BLOCK < stop, other=float("-inf"))
+        top = largest(x)
+        if ~(top <= bound):
+            if ~(top < float("inf")):
+                tl.atomic_max(bad_ptr + row, 1)
+            is_above = x > high
+            weights = tl.where(is_above, weight_of(x, peak, inverse, True), 0.0)
+            # A block's sum, whatever the chunk, as in the pass for the mass; from there on integers.
+            above += (tl.sum(tl.sum(weights, 1), 0) * UNIT).to(tl.int64)
+            words = noise_words((first // 4 + quad).to(tl.uint32), seed, position, child, domain)
+            is_kept = is_above & ((x - peak) * inverse >= floor)
+            is_first = best == float("-inf")
+            margin = margin_of(x, words, inverse, tl.where(is_first, 0.0, best))
+            if is_first | (largest(tl.where(is_kept, margin, -1.0)) > 0.0):
+                score = tl.where(is_kept, x * inverse + gumbel(words, FAST), float("-inf"))
+                highest = tl.max(tl.max(score, 1), 0)
+                if highest > best:
+                    best = highest
+                    best_id = tl.min(tl.min(tl.where(score == highest, token, NO_ID), 1), 0)
+            is_in = ((x > bound) & (x <= high)).to(tl.int32)
+            counts = tl.sum(is_in, 1)
+            size = tl.sum(counts, 0)
+            if size > 0:
+                slot = tl.atomic_add(count_ptr + row, size, sem="relaxed") + tl.cumsum(counts, 0) - counts
+                values, are_in = _columns(x), _columns(is_in)
+                for column in tl.static_range(4):
+                    fits = (are_in[column] > 0) & (slot < CAPACITY)
+                    tl.store(gathered_ptr + row * CAPACITY + slot, values[column], mask=fits)
+                    tl.store(gathered_ids_ptr + row * CAPACITY + slot, first + quad * 4 + column, mask=fits)
+                    slot += are_in[column]
+    tl.atomic_add(above_ptr + row, above, sem="relaxed")
+    at = row * tl.num_programs(1) + tl.program_id(1)
+    tl.store(score_ptr + at, best)
+    tl.store(id_ptr + at, best_id)

@@ -144,7 +144,8 @@ def after_the_short_way(rows: Rows, **options: torch.Tensor) -> tuple[list[int],
 def small(monkeypatch) -> None:
     """A sample of 512 and rows of 150 ids that are many; one program passes over a row."""
     for module, name, value in (
-        (sample_few, "SAMPLE", 512), (sample_few, "MANY", 150), (sample_few, "PASSING", 1), (sample_pick, "PROGRAMS", 1)
+        (sample_few, "SAMPLE", 512), (sample_few, "MANY", 150), (sample_few, "PASSING", 1), (sample_few, "PROGRAMS", 1),
+        (sample_pick, "PROGRAMS", 1),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, value)
 
@@ -174,9 +175,9 @@ def test_min_p_alone_that_keeps_many_needs_the_largest_logit_only(dtype: torch.d
 
 
 def assert_bounds_are_right(rows: Rows, **options: torch.Tensor) -> None:
-    """The short way found all bounds; they keep what the reference keeps, and the tokens are the reference's."""
+    """The short way decided all rows; its bounds keep what the reference keeps, and the tokens are the reference's."""
     states, bounds = after_the_short_way(rows, **options)
-    assert states == [4] * len(states)
+    assert states == [1] * len(states)
     x, ids = rows.logits.float(), torch.arange(rows.logits.shape[1], device=DEVICE)
     end, _, peak, floor = bounds.unsqueeze(2).unbind(1)
     last = bounds.view(torch.int32)[:, 1:2]
@@ -216,7 +217,7 @@ def test_a_window_depends_on_its_row_only(small, monkeypatch) -> None:
     assert after_the_short_way(rows, **options)[1].tolist() == bounds.tolist()
     rows.logits, rows.temperature, rows.seed, rows.position, rows.child = rows.arguments(slice(1, 2))
     assert after_the_short_way(rows, top_p=options["top_p"][1:])[1].tolist() == bounds[1:].tolist()
-    assert states == [4, 4]
+    assert states == [1, 1]
 
 
 @needs_kernels
@@ -433,11 +434,11 @@ def test_the_op_is_well_formed() -> None:
     ("spread", "options"), [(1.0, {"top_p": 0.9}), (2.0, {"top_p": 0.9, "min_p": 0.01}), (1.0, {"min_p": 0.05})]
 )
 def test_flat_rows_of_a_real_vocabulary_need_no_search(dtype: torch.dtype, spread: float, options: dict) -> None:
-    """Their bounds come from a window, or are min-p's alone."""
+    """They are decided in a window, or min-p alone has bounds for them."""
     rows = Rows(12, 151_936, dtype, spread=spread)
     rows.temperature[:] = 1
     given_filters = {name: cycled(12, [value], F32) for name, value in options.items()}
-    assert after_the_short_way(rows, **given_filters)[0] == [4] * 12
+    assert after_the_short_way(rows, **given_filters)[0] == [1 if "top_p" in options else 4] * 12
 
 
 @pytest.mark.gpu
