@@ -5,7 +5,7 @@ the bound; its order is that of arrival, so everything behind it counts in integ
 A row whose end was not among what was gathered (the sample misled, or more was kept than the scratch holds) is left to
 `sample_filter`.
 
-Where the sample shows that top-p keeps many, a pass of its own gathers a window around the end, and picks above that. With min-p
+Where the sample shows that top-p keeps many, a pass of its own picks above a window around the end. With min-p
 alone the pass gathers what is above the sample's largest logit, to find the row's; its bounds are known then, and it is left
 to the pick.
 
@@ -16,7 +16,7 @@ A row's state:
 3: decided here, among what is gathered
 4: its bounds are known, and it is left to the pick
 5: min-p alone; what is gathered gives its largest logit
-6: top-p alone or with min-p; its end is sought here, in a window around it, and the best above that is known
+6: top-p alone or with min-p; what lies above a window around its end is picked from, and the end sought if that is not enough
 """
 
 import torch
@@ -27,16 +27,16 @@ from nanofn_kernels.reference.noise import SAMPLING_DOMAIN
 from nanofn_kernels.reference.sample import GREEDY_BELOW
 from nanofn_kernels.sample_decide import UNIT, decide
 from nanofn_kernels.sample_filter import Few, key_of, value_of, weight_of
-from nanofn_kernels.sample_pick import BLOCK, NO_ID, PROGRAMS, chunk_size, largest
-from nanofn_kernels.sample_window import value_above_end, value_below_end, window_kernel
+from nanofn_kernels.sample_pick import BLOCK, PROGRAMS, chunk_size, largest
+from nanofn_kernels.sample_window import accept_kernel, best_above, value_above_end, value_below_end, window_kernel
 
 CAPACITY = 8192
 """Ids of one row that can be decided here."""
 
-DECIDERS = ((2048, 4), (CAPACITY, 16))
+DECIDERS = ((2048, 8), (CAPACITY, 16))
 """Rows that gathered no more than so many ids are decided by so many warps."""
 
-BOUND_WARPS = 16
+BOUND_WARPS = 8
 
 SAMPLE = 8192
 """Logits in the sample."""
@@ -129,7 +129,7 @@ def _value_below(x, highest, wanted):
 
 @jit
 def _bound_kernel(
-    state_ptr, bound_ptr, high_ptr, peak_ptr, above_ptr, mass_ptr, count_ptr, bad_ptr, tops_ptr, sums_ptr, logits_ptr,
+    state_ptr, bound_ptr, high_ptr, peak_ptr, above_ptr, within_ptr, mass_ptr, count_ptr, bad_ptr, tops_ptr, sums_ptr, logits_ptr,
     temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr, valid_ptr, vocab_size, logits_stride, num_blocks,
     GREEDY_BELOW: tl.constexpr, SAMPLE: tl.constexpr, BLOCKS: tl.constexpr, MANY: tl.constexpr,
     MAX_K: tl.constexpr, TOP_K: tl.constexpr, TOP_P: tl.constexpr, MIN_P: tl.constexpr, VALID: tl.constexpr, PDL: tl.constexpr,
@@ -189,6 +189,7 @@ def _bound_kernel(
                     tl.store(high_ptr + row, value_above_end(x, weights, wanted, bound, base, inverse))
                     tl.store(peak_ptr + row, base)
                     tl.store(above_ptr + row, 0)
+                    tl.store(within_ptr + row, 0)
                     tl.store(state_ptr + row, 6)
         if (k == 0) & (p >= 1.0):
             # The sample's largest logit is at most the row's. Room for what rounding does to either summand.
@@ -221,10 +222,11 @@ def _columns(x):
 
 @jit
 def _gather_kernel(
-    gathered_ptr, gathered_ids_ptr, count_ptr, bad_ptr, state_ptr, bound_ptr, logits_ptr, vocab_size, logits_stride, chunk,
+    gathered_ptr, gathered_ids_ptr, count_ptr, bad_ptr, state_ptr, bound_ptr, high_ptr, logits_ptr, vocab_size, logits_stride,
+    chunk,
     CAPACITY: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """gathered, ids = the logits above a row's bound, in any order; bad where there is a NaN or an infinity.
+    """gathered, ids = the logits above a row's bound, in a window those in it, in any order; bad where there is a NaN or an infinity.
 
     Program (i, j), one warp, does ids [j * chunk, (j + 1) * chunk) of row i. Traffic: element_bytes * vocab_size a row.
     """
@@ -233,7 +235,7 @@ def _gather_kernel(
         tl.extra.cuda.gdc_wait()
     row = tl.program_id(0).to(tl.int64)
     state = tl.load(state_ptr + row)
-    if (state != 3) & (state != 5):
+    if (state < 3) | (state == 4):
         return
     start = tl.program_id(1) * chunk
     stop = tl.minimum(start + chunk, vocab_size)
@@ -242,6 +244,7 @@ def _gather_kernel(
     logits_row = logits_ptr + row * logits_stride
     following = tl.load(logits_row + start + place, mask=start + place < stop, other=float("-inf"))
     bound = tl.load(bound_ptr + row)
+    high = tl.load(high_ptr + row, mask=state == 6, other=float("inf"))
     for first in range(start, stop, BLOCK):
         token = first + place
         x = following.to(tl.float32)
@@ -250,6 +253,7 @@ def _gather_kernel(
         if ~(top <= bound):
             if ~(top < float("inf")):
                 tl.atomic_max(bad_ptr + row, 1)
+            x = tl.where(x > high, float("-inf"), x)
             counts = tl.sum((x > bound).to(tl.int32), 1)
             at = tl.atomic_add(count_ptr + row, tl.sum(counts, 0), sem="relaxed")
             slot = at + tl.cumsum(counts, 0) - counts
@@ -310,13 +314,7 @@ def _decide_kernel(
         )  # fmt: skip
         if TOP_P:
             if state == 6:
-                # The best of what lies above the window.
-                chunk = tl.arange(0, CHUNKS)
-                at = row * num_chunks + chunk
-                scores = tl.load(score_ptr + at, mask=chunk < num_chunks, other=float("-inf"))
-                ids = tl.load(id_ptr + at, mask=chunk < num_chunks, other=NO_ID)
-                top = tl.max(scores, 0)
-                top_id = tl.min(tl.where(scores == top, ids, NO_ID), 0)
+                top, top_id = best_above(score_ptr + row * num_chunks, id_ptr + row * num_chunks, num_chunks, CHUNKS)
                 best_id = tl.where(top > best, top_id, tl.where(top < best, best_id, tl.minimum(best_id, top_id)))
                 best = tl.maximum(best, top)
     picks |= is_bad
@@ -357,9 +355,9 @@ def launch_few(
     padded = cdiv(num_rows, 4) * 4
     state, count, bad = torch.empty((3, padded), dtype=torch.int32, device=device)
     bound, high, peak, mass = torch.empty((4, padded), dtype=torch.float32, device=device)
-    above = torch.empty(padded, dtype=torch.int64, device=device)
+    above, within = torch.empty((2, padded), dtype=torch.int64, device=device)
     tops, sums = torch.empty((2, padded, num_blocks), dtype=torch.float32, device=device)
-    scores = torch.empty((padded, num_window_chunks), dtype=torch.float32, device=device)
+    scores, rivals = torch.empty((2, padded, num_window_chunks), dtype=torch.float32, device=device)
     ids = torch.empty((padded, num_window_chunks), dtype=torch.int32, device=device)
     flags = {"TOP_K": top_k is not None, "PDL": not INTERPRETED}
     all_flags = flags | {"TOP_P": top_p is not None, "MIN_P": min_p is not None}
@@ -371,21 +369,25 @@ def launch_few(
         )  # fmt: skip
         options = {"launch_pdl": True}
     _bound_kernel[(num_rows,)](
-        state, bound, high, peak, above, mass, count, bad, tops, sums, logits, temperature, top_k, top_p, min_p, is_valid,
+        state, bound, high, peak, above, within, mass, count, bad, tops, sums, logits, temperature, top_k, top_p, min_p, is_valid,
         vocab_size, stride, num_blocks, GREEDY_BELOW=GREEDY_BELOW, SAMPLE=SAMPLE, BLOCKS=next_power_of_2(num_blocks),
         MANY=MANY, MAX_K=MAX_K, VALID=is_valid is not None, num_warps=BOUND_WARPS, **all_flags, **options,
     )  # fmt: skip
-    _gather_kernel[(num_rows, num_chunks)](
-        gathered, gathered_ids, count, bad, state, bound, logits, vocab_size, stride, chunk,
-        CAPACITY=CAPACITY, BLOCK=BLOCK, PDL=not INTERPRETED, num_warps=1, launch_pdl=True,
-    )  # fmt: skip
     if top_p is not None:
         window_kernel[(num_rows, num_window_chunks)](
-            scores, ids, gathered, gathered_ids, count, bad, above, state, bound, high, peak, logits, temperature, min_p, seed,
-            position, child, vocab_size, stride, window_chunk,
-            DOMAIN=SAMPLING_DOMAIN, CAPACITY=CAPACITY, BLOCK=BLOCK, MIN_P=min_p is not None, FAST=not INTERPRETED,
-            PDL=not INTERPRETED, num_warps=1, launch_pdl=True,
+            scores, ids, rivals, above, within, bad, state, bound, high, peak, logits, temperature, min_p, seed, position, child,
+            vocab_size, stride, window_chunk,
+            DOMAIN=SAMPLING_DOMAIN, BLOCK=BLOCK, MIN_P=min_p is not None, FAST=not INTERPRETED, PDL=not INTERPRETED, num_warps=1,
+            launch_pdl=True, maxnreg=128,
         )  # fmt: skip
+        accept_kernel[(num_rows,)](
+            token_ids, is_undefined, state, scores, ids, rivals, above, within, bad, mass, top_p, num_window_chunks,
+            CHUNKS=next_power_of_2(num_blocks), PDL=not INTERPRETED, num_warps=1, launch_pdl=True,
+        )  # fmt: skip
+    _gather_kernel[(num_rows, num_chunks)](
+        gathered, gathered_ids, count, bad, state, bound, high, logits, vocab_size, stride, chunk,
+        CAPACITY=CAPACITY, BLOCK=BLOCK, PDL=not INTERPRETED, num_warps=1, launch_pdl=True,
+    )  # fmt: skip
     for capacity, num_warps in DECIDERS:
         _decide_kernel[(num_rows,)](
             token_ids, is_undefined, state, bounds, gathered, gathered_ids, count, bad, above, bound, peak, mass, scores, ids,

@@ -1,7 +1,7 @@
 """Top-p's end by a sample: a value below it and, where many ids are kept, one above it; and a pass that looks at what lies between.
 
-Of a row in a window the ids above it are surely kept, so the pass that adds up their mass also picks the best of them; only
-the ids in the window are gathered, for `sample_decide` to find the end among them.
+What lies above such a window is kept, so the pass that adds up its mass also picks the best of it. In the window are few percent
+of the mass, and seldom a better score: only then must it be known where the end is, and the window's ids are gathered.
 """
 
 from nanofn_kernels._dispatch import jit, tl
@@ -12,8 +12,8 @@ from nanofn_kernels.sample_pick import NO_ID, gumbel, largest, margin_of, noise_
 REACH = tl.constexpr(40.0)
 """How far below the likeliest id an end is sought, in units of the temperature: what lies lower has e^-40 each."""
 
-TURNS = tl.constexpr(11)
-"""Bisections of a search, so that REACH is known to 0.02."""
+TURNS = tl.constexpr(10)
+"""Bisections of a search: REACH / 1,024 is 0.04, less than the distance of bf16 numbers from 8 on."""
 
 DEVIATIONS = tl.constexpr(3.0)
 """Standard deviations of the sample's mass that make a bound safe. Their estimate is an upper bound of it."""
@@ -46,7 +46,7 @@ def value_above_end(x, weights, wanted, low, peak, inverse):
     mass = tl.sum(tl.sum(below, 1), 0)
     squares = tl.sum(tl.sum(below * below, 1), 0)
     step = peak - low
-    for _ in range(TURNS):
+    for _ in range(TURNS - 2):
         step *= 0.5
         weight = weight_of(low + step, peak, inverse, True)
         below_here = tl.sum(tl.sum(tl.where(x <= low + step, weights, 0.0), 1), 0)
@@ -57,24 +57,15 @@ def value_above_end(x, weights, wanted, low, peak, inverse):
 
 
 @jit
-def _columns(x):
-    """The 4 columns of [LINES, 4], each within the threads that have the lines: a store of the whole would move it between them."""
-    LINES: tl.constexpr = x.shape[0]
-    even, odd = tl.split(tl.reshape(x, [LINES, 2, 2]))
-    c0, c2 = tl.split(even)
-    c1, c3 = tl.split(odd)
-    return c0, c1, c2, c3
-
-
-@jit
 def window_kernel(
-    score_ptr, id_ptr, gathered_ptr, gathered_ids_ptr, count_ptr, bad_ptr, above_ptr, state_ptr, bound_ptr, high_ptr, peak_ptr,
-    logits_ptr, temperature_ptr, min_p_ptr, seed_ptr, position_ptr, child_ptr, vocab_size, logits_stride, chunk,
-    DOMAIN: tl.constexpr, CAPACITY: tl.constexpr, BLOCK: tl.constexpr, MIN_P: tl.constexpr, FAST: tl.constexpr, PDL: tl.constexpr,
+    score_ptr, id_ptr, rival_ptr, above_ptr, within_ptr, bad_ptr, state_ptr, bound_ptr, high_ptr, peak_ptr, logits_ptr,
+    temperature_ptr, min_p_ptr, seed_ptr, position_ptr, child_ptr, vocab_size, logits_stride, chunk,
+    DOMAIN: tl.constexpr, BLOCK: tl.constexpr, MIN_P: tl.constexpr, FAST: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """score, id = the best of what lies above a window, in a chunk, as in `sample_pick`; above = its mass, in units.
+    """score, id = the best of what lies above a window, in a chunk, as in `sample_pick`; rival = a score in the window.
 
-    gathered, ids = the logits in the window, in any order; bad where there is a NaN or an infinity.
+    A score in the window that is at least the row's best above it is a rival of its chunk, or less than the rival.
+    above, within = the mass above the window and in it, in units; bad where there is a NaN or an infinity.
     Program (i, j), one warp, does ids [j * chunk, (j + 1) * chunk) of row i. Traffic: element_bytes * vocab_size a row.
     """
     QUADS: tl.constexpr = BLOCK // 4
@@ -103,8 +94,10 @@ def window_kernel(
         least = tl.minimum(tl.load(min_p_ptr + row), 1.0)
     floor = tl.where(least > 0.0, tl.log(tl.maximum(least, 1.2e-38)), float("-inf"))
     above = row * 0
+    within = row * 0
     best = peak * 0 + float("-inf")
     best_id = start * 0 + NO_ID
+    rival = best
     for first in range(start, stop, BLOCK):
         token = first + place
         x = following.to(tl.float32)
@@ -114,31 +107,65 @@ def window_kernel(
             if ~(top < float("inf")):
                 tl.atomic_max(bad_ptr + row, 1)
             is_above = x > high
-            weights = tl.where(is_above, weight_of(x, peak, inverse, True), 0.0)
-            # A block's sum, whatever the chunk, as in the pass for the mass; from there on integers.
-            above += (tl.sum(tl.sum(weights, 1), 0) * UNIT).to(tl.int64)
+            weights = tl.where(x > bound, weight_of(x, peak, inverse, True), 0.0)
+            # A block's sums, whatever the chunk, as in the pass for the mass; from there on integers.
+            mass_above = tl.sum(tl.sum(tl.where(is_above, weights, 0.0), 1), 0)
+            above += (mass_above * UNIT).to(tl.int64)
+            within += ((tl.sum(tl.sum(weights, 1), 0) - mass_above) * UNIT).to(tl.int64)
             words = noise_words((first // 4 + quad).to(tl.uint32), seed, position, child, domain)
-            is_kept = is_above & ((x - peak) * inverse >= floor)
+            is_kept = (x > bound) & ((x - peak) * inverse >= floor)
             is_first = best == float("-inf")
             margin = margin_of(x, words, inverse, tl.where(is_first, 0.0, best))
             if is_first | (largest(tl.where(is_kept, margin, -1.0)) > 0.0):
                 score = tl.where(is_kept, x * inverse + gumbel(words, FAST), float("-inf"))
+                rival = tl.maximum(rival, tl.max(tl.max(tl.where(is_above, float("-inf"), score), 1), 0))
+                score = tl.where(is_above, score, float("-inf"))
                 highest = tl.max(tl.max(score, 1), 0)
                 if highest > best:
                     best = highest
                     best_id = tl.min(tl.min(tl.where(score == highest, token, NO_ID), 1), 0)
-            is_in = ((x > bound) & (x <= high)).to(tl.int32)
-            counts = tl.sum(is_in, 1)
-            size = tl.sum(counts, 0)
-            if size > 0:
-                slot = tl.atomic_add(count_ptr + row, size, sem="relaxed") + tl.cumsum(counts, 0) - counts
-                values, are_in = _columns(x), _columns(is_in)
-                for column in tl.static_range(4):
-                    fits = (are_in[column] > 0) & (slot < CAPACITY)
-                    tl.store(gathered_ptr + row * CAPACITY + slot, values[column], mask=fits)
-                    tl.store(gathered_ids_ptr + row * CAPACITY + slot, first + quad * 4 + column, mask=fits)
-                    slot += are_in[column]
     tl.atomic_add(above_ptr + row, above, sem="relaxed")
+    tl.atomic_add(within_ptr + row, within, sem="relaxed")
     at = row * tl.num_programs(1) + tl.program_id(1)
     tl.store(score_ptr + at, best)
     tl.store(id_ptr + at, best_id)
+    tl.store(rival_ptr + at, rival)
+
+
+@jit
+def best_above(score_ptr, id_ptr, num_chunks, CHUNKS: tl.constexpr):
+    """The best score of a row's chunks and its id, the lowest on ties."""
+    chunk = tl.arange(0, CHUNKS)
+    scores = tl.load(score_ptr + chunk, mask=chunk < num_chunks, other=float("-inf"))
+    ids = tl.load(id_ptr + chunk, mask=chunk < num_chunks, other=NO_ID)
+    best = tl.max(scores, 0)
+    return best, tl.min(tl.where(scores == best, ids, NO_ID), 0)
+
+
+@jit
+def accept_kernel(
+    token_ids_ptr, undefined_ptr, state_ptr, score_ptr, id_ptr, rival_ptr, above_ptr, within_ptr, bad_ptr, mass_ptr, top_p_ptr,
+    num_chunks, CHUNKS: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """token_id = the best of what lies above the window, if the end lies in the window and nothing there has as good a score.
+
+    Program i does row i. Traffic: 12 * num_chunks + 40 bytes a row.
+    """
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+    row = tl.program_id(0).to(tl.int64)
+    if tl.load(state_ptr + row) != 6:
+        return
+    best, best_id = best_above(score_ptr + row * num_chunks, id_ptr + row * num_chunks, num_chunks, CHUNKS)
+    chunk = tl.arange(0, CHUNKS)
+    rival = tl.max(
+        tl.load(rival_ptr + row * num_chunks + chunk, mask=chunk < num_chunks, other=float("-inf")), 0
+    )
+    above = tl.load(above_ptr + row)
+    target = tl.maximum((tl.load(top_p_ptr + row) * (tl.load(mass_ptr + row) * UNIT)).to(tl.int64), 1)
+    is_in = (above < target) & (above + tl.load(within_ptr + row) >= target)
+    if is_in & (rival < best) & (tl.load(bad_ptr + row) == 0):
+        tl.store(token_ids_ptr + row, best_id)
+        tl.store(undefined_ptr + row, False)
+        tl.store(state_ptr + row, 1)

@@ -1,6 +1,7 @@
 """The sampler against its reference, and the reference against plain definitions and float64."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -174,9 +175,23 @@ def test_min_p_alone_that_keeps_many_needs_the_largest_logit_only(dtype: torch.d
     assert reference(*rows.arguments(), **options)[1].tolist() == [False] * 4 + [True] * 4
 
 
+class _Nothing:
+    """A kernel that does nothing."""
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        return lambda *_, **__: None
+
+
+def after_the_whole_short_way(rows: Rows, **options: torch.Tensor) -> tuple[list[int], torch.Tensor]:
+    """As `after_the_short_way`, where no row may do without its end."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sample_few, "accept_kernel", _Nothing())
+        return after_the_short_way(rows, **options)
+
+
 def assert_bounds_are_right(rows: Rows, **options: torch.Tensor) -> None:
     """The short way decided all rows; its bounds keep what the reference keeps, and the tokens are the reference's."""
-    states, bounds = after_the_short_way(rows, **options)
+    states, bounds = after_the_whole_short_way(rows, **options)
     assert states == [1] * len(states)
     x, ids = rows.logits.float(), torch.arange(rows.logits.shape[1], device=DEVICE)
     end, _, peak, floor = bounds.unsqueeze(2).unbind(1)
@@ -212,12 +227,40 @@ def test_the_end_of_flat_rows_is_found_in_a_window(dtype: torch.dtype, spread: f
 def test_a_window_depends_on_its_row_only(small, monkeypatch) -> None:
     """No bit of the bounds changes with the other rows or with how many programs share a row."""
     rows, options = Rows(2, 3001, F32, spread=1.0), filters(2, None, [0.9, 0.5], None)
-    states, bounds = after_the_short_way(rows, **options)
+    states, bounds = after_the_whole_short_way(rows, **options)
     monkeypatch.setattr(sample_few, "PASSING", 8)
-    assert after_the_short_way(rows, **options)[1].tolist() == bounds.tolist()
+    monkeypatch.setattr(sample_few, "PROGRAMS", 8)
+    assert after_the_whole_short_way(rows, **options)[1].tolist() == bounds.tolist()
     rows.logits, rows.temperature, rows.seed, rows.position, rows.child = rows.arguments(slice(1, 2))
-    assert after_the_short_way(rows, top_p=options["top_p"][1:])[1].tolist() == bounds[1:].tolist()
+    assert after_the_whole_short_way(rows, top_p=options["top_p"][1:])[1].tolist() == bounds[1:].tolist()
     assert states == [1, 1]
+
+
+@needs_kernels
+@pytest.mark.parametrize("m", [None, [0.0, 0.3]])
+def test_tokens_in_a_window_and_above_it_are_the_references(m, small, monkeypatch) -> None:
+    """One row at many positions: most tokens lie above the window, some in it, where the end decides whether they stay."""
+    monkeypatch.setattr(sample_few, "DECIDERS", sample_few.DECIDERS[:1])
+    rows = Rows(1, 1500, BF16, spread=1.0)
+    number = 40
+    rows.logits = rows.logits.expand(number, -1).contiguous()
+    rows.temperature, rows.seed, rows.child = (x.expand(number).contiguous() for x in (rows.temperature, rows.seed, rows.child))
+    rows.position = torch.arange(number, device=DEVICE)
+    options = filters(number, None, [0.8], m)
+    decided = []
+    launch = sample_few.accept_kernel
+
+    class Counting:
+        def __getitem__(self, grid):
+            def run(*arguments, **flags):
+                launch[grid](*arguments, **flags)
+                decided.append((arguments[2][:number] == 6).sum().item())
+
+            return run
+
+    monkeypatch.setattr(sample_few, "accept_kernel", Counting())
+    check(rows, **options)
+    assert 0 < decided[0] < number / 2
 
 
 @needs_kernels
