@@ -59,7 +59,7 @@ def settings(name: str, num_rows: int, device: str = "cuda") -> tuple[list[Tenso
     return [temperature, seed, position, torch.zeros_like(seed)], filters
 
 
-PATHS = {0: "not filtered", 1: "few ids", 2: "search", 4: "bounds alone"}
+PATHS = {0: "not filtered", 1: "short way", 2: "search", 4: "bounds alone"}
 """How a row is sampled, by the state that `sample_few` leaves it in."""
 
 

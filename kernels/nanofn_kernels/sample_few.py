@@ -28,7 +28,14 @@ from nanofn_kernels.reference.sample import GREEDY_BELOW
 from nanofn_kernels.sample_decide import UNIT, decide
 from nanofn_kernels.sample_filter import Few, key_of, value_of, weight_of
 from nanofn_kernels.sample_pick import BLOCK, PROGRAMS, chunk_size, largest
-from nanofn_kernels.sample_window import accept_kernel, best_above, value_above_end, value_below_end, window_kernel
+from nanofn_kernels.sample_window import (
+    best_above,
+    settle_kernel,
+    store_above,
+    value_above_end,
+    value_below_end,
+    window_kernel,
+)
 
 CAPACITY = 8192
 """Ids of one row that can be decided here."""
@@ -37,6 +44,9 @@ DECIDERS = ((2048, 8), (CAPACITY, 16))
 """Rows that gathered no more than so many ids are decided by so many warps."""
 
 BOUND_WARPS = 8
+
+ACCEPTS = True
+"""Whether a row may do without its end. A constant for tests."""
 
 SAMPLE = 8192
 """Logits in the sample."""
@@ -179,13 +189,16 @@ def _bound_kernel(
                 tops = tl.load(tops_ptr + row * num_blocks + block, mask=known, other=float("-inf"))
                 sums = tl.load(sums_ptr + row * num_blocks + block, mask=known, other=0.0)
                 peak = tl.max(tops, 0)
-                base = tl.where(tl.abs(peak) < float("inf"), peak, 0.0)
+                base = tl.where(peak > float("-inf"), peak, 0.0)
                 mass = tl.sum(sums * tl.exp((tops - base) * inverse), 0)
                 tl.store(mass_ptr + row, mass)
                 weights = weight_of(x, base, inverse, True)
                 wanted = (1.0 - p) * mass * share
                 bound = value_below_end(x, weights, wanted, base, inverse)
-                if tl.sum(tl.sum((x > bound).to(tl.int32), 1), 0) > MANY * share:
+                if mass != mass:
+                    # There is a NaN or an infinity.
+                    tl.store(state_ptr + row, 2)
+                elif tl.sum(tl.sum((x > bound).to(tl.int32), 1), 0) > MANY * share:
                     tl.store(high_ptr + row, value_above_end(x, weights, wanted, bound, base, inverse))
                     tl.store(peak_ptr + row, base)
                     tl.store(above_ptr + row, 0)
@@ -207,26 +220,11 @@ def _bound_kernel(
 
 
 @jit
-def _columns(x):
-    """The 8 columns of [LINES, 8], each within the threads that have the lines: a store of the whole would move it between them."""
-    LINES: tl.constexpr = x.shape[0]
-    even, odd = tl.split(tl.reshape(x, [LINES, 4, 2]))
-    c04, c26 = tl.split(tl.reshape(even, [LINES, 2, 2]))
-    c15, c37 = tl.split(tl.reshape(odd, [LINES, 2, 2]))
-    c0, c4 = tl.split(c04)
-    c1, c5 = tl.split(c15)
-    c2, c6 = tl.split(c26)
-    c3, c7 = tl.split(c37)
-    return c0, c1, c2, c3, c4, c5, c6, c7
-
-
-@jit
 def _gather_kernel(
-    gathered_ptr, gathered_ids_ptr, count_ptr, bad_ptr, state_ptr, bound_ptr, high_ptr, logits_ptr, vocab_size, logits_stride,
-    chunk,
+    gathered_ptr, gathered_ids_ptr, count_ptr, bad_ptr, state_ptr, bound_ptr, logits_ptr, vocab_size, logits_stride, chunk,
     CAPACITY: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """gathered, ids = the logits above a row's bound, in a window those in it, in any order; bad where there is a NaN or an infinity.
+    """gathered, ids = the logits above a row's bound, in any order; bad where there is a NaN or an infinity.
 
     Program (i, j), one warp, does ids [j * chunk, (j + 1) * chunk) of row i. Traffic: element_bytes * vocab_size a row.
     """
@@ -235,7 +233,7 @@ def _gather_kernel(
         tl.extra.cuda.gdc_wait()
     row = tl.program_id(0).to(tl.int64)
     state = tl.load(state_ptr + row)
-    if (state < 3) | (state == 4):
+    if (state != 3) & (state != 5):
         return
     start = tl.program_id(1) * chunk
     stop = tl.minimum(start + chunk, vocab_size)
@@ -244,7 +242,6 @@ def _gather_kernel(
     logits_row = logits_ptr + row * logits_stride
     following = tl.load(logits_row + start + place, mask=start + place < stop, other=float("-inf"))
     bound = tl.load(bound_ptr + row)
-    high = tl.load(high_ptr + row, mask=state == 6, other=float("inf"))
     for first in range(start, stop, BLOCK):
         token = first + place
         x = following.to(tl.float32)
@@ -253,17 +250,16 @@ def _gather_kernel(
         if ~(top <= bound):
             if ~(top < float("inf")):
                 tl.atomic_max(bad_ptr + row, 1)
-            x = tl.where(x > high, float("-inf"), x)
-            counts = tl.sum((x > bound).to(tl.int32), 1)
-            at = tl.atomic_add(count_ptr + row, tl.sum(counts, 0), sem="relaxed")
-            slot = at + tl.cumsum(counts, 0) - counts
-            columns = _columns(x)
-            for column in tl.static_range(8):
-                is_in = columns[column] > bound
-                fits = is_in & (slot < CAPACITY)
-                tl.store(gathered_ptr + row * CAPACITY + slot, columns[column], mask=fits)
-                tl.store(gathered_ids_ptr + row * CAPACITY + slot, first + line * 8 + column, mask=fits)
-                slot += is_in.to(tl.int32)
+            store_above(
+                gathered_ptr + row * CAPACITY,
+                gathered_ids_ptr + row * CAPACITY,
+                count_ptr + row,
+                x,
+                first,
+                bound,
+                CAPACITY,
+            )
+
 
 @jit
 def _decide_kernel(
@@ -373,21 +369,23 @@ def launch_few(
         vocab_size, stride, num_blocks, GREEDY_BELOW=GREEDY_BELOW, SAMPLE=SAMPLE, BLOCKS=next_power_of_2(num_blocks),
         MANY=MANY, MAX_K=MAX_K, VALID=is_valid is not None, num_warps=BOUND_WARPS, **all_flags, **options,
     )  # fmt: skip
+    _gather_kernel[(num_rows, num_chunks)](
+        gathered, gathered_ids, count, bad, state, bound, logits, vocab_size, stride, chunk,
+        CAPACITY=CAPACITY, BLOCK=BLOCK, PDL=not INTERPRETED, num_warps=1, launch_pdl=True,
+    )  # fmt: skip
     if top_p is not None:
+        # 128 registers leave room for 16 programs on a multiprocessor, and so for all in one round.
         window_kernel[(num_rows, num_window_chunks)](
-            scores, ids, rivals, above, within, bad, state, bound, high, peak, logits, temperature, min_p, seed, position, child,
+            scores, ids, rivals, above, within, state, bound, high, peak, logits, temperature, min_p, seed, position, child,
             vocab_size, stride, window_chunk,
             DOMAIN=SAMPLING_DOMAIN, BLOCK=BLOCK, MIN_P=min_p is not None, FAST=not INTERPRETED, PDL=not INTERPRETED, num_warps=1,
             launch_pdl=True, maxnreg=128,
         )  # fmt: skip
-        accept_kernel[(num_rows,)](
-            token_ids, is_undefined, state, scores, ids, rivals, above, within, bad, mass, top_p, num_window_chunks,
-            CHUNKS=next_power_of_2(num_blocks), PDL=not INTERPRETED, num_warps=1, launch_pdl=True,
+        settle_kernel[(num_rows, num_chunks)](
+            token_ids, is_undefined, gathered, gathered_ids, count, state, bound, high, scores, ids, rivals, above, within, mass,
+            top_p, logits, vocab_size, stride, num_window_chunks, chunk, ACCEPTS=ACCEPTS,
+            CAPACITY=CAPACITY, BLOCK=BLOCK, CHUNKS=next_power_of_2(num_blocks), PDL=not INTERPRETED, num_warps=1, launch_pdl=True,
         )  # fmt: skip
-    _gather_kernel[(num_rows, num_chunks)](
-        gathered, gathered_ids, count, bad, state, bound, high, logits, vocab_size, stride, chunk,
-        CAPACITY=CAPACITY, BLOCK=BLOCK, PDL=not INTERPRETED, num_warps=1, launch_pdl=True,
-    )  # fmt: skip
     for capacity, num_warps in DECIDERS:
         _decide_kernel[(num_rows,)](
             token_ids, is_undefined, state, bounds, gathered, gathered_ids, count, bad, above, bound, peak, mass, scores, ids,

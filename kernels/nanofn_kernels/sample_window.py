@@ -7,7 +7,7 @@ of the mass, and seldom a better score: only then must it be known where the end
 from nanofn_kernels._dispatch import jit, tl
 from nanofn_kernels.sample_decide import UNIT
 from nanofn_kernels.sample_filter import weight_of
-from nanofn_kernels.sample_pick import NO_ID, gumbel, largest, margin_of, noise_words
+from nanofn_kernels.sample_pick import NO_ID, gumbel, largest, noise_words
 
 REACH = tl.constexpr(40.0)
 """How far below the likeliest id an end is sought, in units of the temperature: what lies lower has e^-40 each."""
@@ -57,18 +57,66 @@ def value_above_end(x, weights, wanted, low, peak, inverse):
 
 
 @jit
+def _columns(x):
+    """The 8 columns of [LINES, 8], each within the threads that have the lines: a store of the whole would move it between them."""
+    LINES: tl.constexpr = x.shape[0]
+    even, odd = tl.split(tl.reshape(x, [LINES, 4, 2]))
+    c04, c26 = tl.split(tl.reshape(even, [LINES, 2, 2]))
+    c15, c37 = tl.split(tl.reshape(odd, [LINES, 2, 2]))
+    c0, c4 = tl.split(c04)
+    c1, c5 = tl.split(c15)
+    c2, c6 = tl.split(c26)
+    c3, c7 = tl.split(c37)
+    return c0, c1, c2, c3, c4, c5, c6, c7
+
+
+@jit
+def store_above(gathered, gathered_ids, count, x, first, bound, CAPACITY: tl.constexpr):
+    """Append what is above a bound, and its ids from `first` on, to what was gathered."""
+    LINES: tl.constexpr = x.shape[0]
+    counts = tl.sum((x > bound).to(tl.int32), 1)
+    at = tl.atomic_add(count, tl.sum(counts, 0), sem="relaxed")
+    slot = at + tl.cumsum(counts, 0) - counts
+    columns = _columns(x)
+    for column in tl.static_range(8):
+        is_in = columns[column] > bound
+        fits = is_in & (slot < CAPACITY)
+        tl.store(gathered + slot, columns[column], mask=fits)
+        tl.store(gathered_ids + slot, first + tl.arange(0, LINES) * 8 + column, mask=fits)
+        slot += is_in.to(tl.int32)
+
+
+@jit
+def _exp2(x, FAST: tl.constexpr):
+    """2^x; fast is the hardware's, 2^-22 of it, and 0 below 2^-126."""
+    if FAST:
+        return tl.inline_asm_elementwise(
+            "ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+        )
+    return tl.exp2(x)
+
+
+@jit
+def _in_units(weights):
+    """Sums of [LINES, 4] weights in 32 numbers, which a warp's threads have. What adds up is whole, so no order matters."""
+    lines = tl.reshape(tl.sum(weights, 1), [weights.shape[0] // 32, 32])
+    return (tl.sum(lines, 0) * UNIT + 0.5).to(tl.int64)
+
+
+@jit
 def window_kernel(
-    score_ptr, id_ptr, rival_ptr, above_ptr, within_ptr, bad_ptr, state_ptr, bound_ptr, high_ptr, peak_ptr, logits_ptr,
-    temperature_ptr, min_p_ptr, seed_ptr, position_ptr, child_ptr, vocab_size, logits_stride, chunk,
+    score_ptr, id_ptr, rival_ptr, above_ptr, within_ptr, state_ptr, bound_ptr, high_ptr, peak_ptr, logits_ptr, temperature_ptr,
+    min_p_ptr, seed_ptr, position_ptr, child_ptr, vocab_size, logits_stride, chunk,
     DOMAIN: tl.constexpr, BLOCK: tl.constexpr, MIN_P: tl.constexpr, FAST: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """score, id = the best of what lies above a window, in a chunk, as in `sample_pick`; rival = a score in the window.
 
     A score in the window that is at least the row's best above it is a rival of its chunk, or less than the rival.
-    above, within = the mass above the window and in it, in units; bad where there is a NaN or an infinity.
+    above, within = the mass above the window and in it, in units.
     Program (i, j), one warp, does ids [j * chunk, (j + 1) * chunk) of row i. Traffic: element_bytes * vocab_size a row.
     """
     QUADS: tl.constexpr = BLOCK // 4
+    LOG2_E: tl.constexpr = 1.4426950408889634
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
@@ -89,12 +137,12 @@ def window_kernel(
     seed = tl.load(seed_ptr + row)
     position = tl.load(position_ptr + row)
     child = tl.load(child_ptr + row)
-    least = inverse * 0.0
+    floor = inverse * 0.0
     if MIN_P:
         least = tl.minimum(tl.load(min_p_ptr + row), 1.0)
-    floor = tl.where(least > 0.0, tl.log(tl.maximum(least, 1.2e-38)), float("-inf"))
-    above = row * 0
-    within = row * 0
+        floor = tl.where(least > 0.0, tl.log(tl.maximum(least, 1.2e-38)), float("-inf"))
+    above = tl.zeros([32], tl.int64)
+    within = tl.zeros([32], tl.int64)
     best = peak * 0 + float("-inf")
     best_id = start * 0 + NO_ID
     rival = best
@@ -102,30 +150,30 @@ def window_kernel(
         token = first + place
         x = following.to(tl.float32)
         following = tl.load(logits_row + token + BLOCK, mask=token + BLOCK < stop, other=float("-inf"))
-        top = largest(x)
-        if ~(top <= bound):
-            if ~(top < float("inf")):
-                tl.atomic_max(bad_ptr + row, 1)
-            is_above = x > high
-            weights = tl.where(x > bound, weight_of(x, peak, inverse, True), 0.0)
-            # A block's sums, whatever the chunk, as in the pass for the mass; from there on integers.
-            mass_above = tl.sum(tl.sum(tl.where(is_above, weights, 0.0), 1), 0)
-            above += (mass_above * UNIT).to(tl.int64)
-            within += ((tl.sum(tl.sum(weights, 1), 0) - mass_above) * UNIT).to(tl.int64)
-            words = noise_words((first // 4 + quad).to(tl.uint32), seed, position, child, domain)
-            is_kept = (x > bound) & ((x - peak) * inverse >= floor)
-            is_first = best == float("-inf")
-            margin = margin_of(x, words, inverse, tl.where(is_first, 0.0, best))
-            if is_first | (largest(tl.where(is_kept, margin, -1.0)) > 0.0):
-                score = tl.where(is_kept, x * inverse + gumbel(words, FAST), float("-inf"))
-                rival = tl.maximum(rival, tl.max(tl.max(tl.where(is_above, float("-inf"), score), 1), 0))
-                score = tl.where(is_above, score, float("-inf"))
-                highest = tl.max(tl.max(score, 1), 0)
-                if highest > best:
-                    best = highest
-                    best_id = tl.min(tl.min(tl.where(score == highest, token, NO_ID), 1), 0)
-    tl.atomic_add(above_ptr + row, above, sem="relaxed")
-    tl.atomic_add(within_ptr + row, within, sem="relaxed")
+        is_above = x > high
+        weights = tl.where(x > bound, _exp2((x - peak) * (inverse * LOG2_E), FAST), 0.0)
+        above += _in_units(tl.where(is_above, weights, 0.0))
+        within += _in_units(tl.where(is_above, 0.0, weights))
+        words = noise_words((first // 4 + quad).to(tl.uint32), seed, position, child, domain)
+        is_first = best == float("-inf")
+        # `sample_pick`'s margin, of the weights that are there: a word has to be under 2^32 exp(x * inverse - best). Were that
+        # farther below the peak than 60, every weight from e^-REACH on would do.
+        to_beat = tl.where(is_first, 0.0, best)
+        scale = tl.exp(tl.minimum(peak * inverse - to_beat, 60.0) + 1e-4 + 1e-6 * tl.abs(to_beat)) * 4294967296.0
+        has_margin = (tl.max(weights * scale - words.to(tl.float32), 1) > 0.0).to(tl.int32)
+        if is_first | (tl.max(has_margin, 0) > 0):
+            is_kept = x > bound
+            if MIN_P:
+                is_kept &= (x - peak) * inverse >= floor
+            score = tl.where(is_kept, x * inverse + gumbel(words, FAST), float("-inf"))
+            rival = tl.maximum(rival, tl.max(tl.max(tl.where(is_above, float("-inf"), score), 1), 0))
+            score = tl.where(is_above, score, float("-inf"))
+            highest = tl.max(tl.max(score, 1), 0)
+            if highest > best:
+                best = highest
+                best_id = tl.min(tl.min(tl.where(score == highest, token, NO_ID), 1), 0)
+    tl.atomic_add(above_ptr + row, tl.sum(above, 0), sem="relaxed")
+    tl.atomic_add(within_ptr + row, tl.sum(within, 0), sem="relaxed")
     at = row * tl.num_programs(1) + tl.program_id(1)
     tl.store(score_ptr + at, best)
     tl.store(id_ptr + at, best_id)
@@ -143,29 +191,52 @@ def best_above(score_ptr, id_ptr, num_chunks, CHUNKS: tl.constexpr):
 
 
 @jit
-def accept_kernel(
-    token_ids_ptr, undefined_ptr, state_ptr, score_ptr, id_ptr, rival_ptr, above_ptr, within_ptr, bad_ptr, mass_ptr, top_p_ptr,
-    num_chunks, CHUNKS: tl.constexpr, PDL: tl.constexpr,
+def settle_kernel(
+    token_ids_ptr, undefined_ptr, gathered_ptr, gathered_ids_ptr, count_ptr, state_ptr, bound_ptr, high_ptr, score_ptr, id_ptr,
+    rival_ptr, above_ptr, within_ptr, mass_ptr, top_p_ptr, logits_ptr, vocab_size, logits_stride, num_chunks, chunk,
+    ACCEPTS: tl.constexpr, CAPACITY: tl.constexpr, BLOCK: tl.constexpr, CHUNKS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """token_id = the best of what lies above the window, if the end lies in the window and nothing there has as good a score.
 
-    Program i does row i. Traffic: 12 * num_chunks + 40 bytes a row.
+    If not, gathered, ids = the logits in the window, in any order. Program (i, j), one warp, does ids [j * chunk, (j + 1) * chunk)
+    of row i. Traffic: 12 * num_chunks bytes a program, and element_bytes * vocab_size for a row that is gathered.
     """
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
     row = tl.program_id(0).to(tl.int64)
+    # Of a row that is settled every program finds so, whether it still sees 6 here or not.
     if tl.load(state_ptr + row) != 6:
         return
     best, best_id = best_above(score_ptr + row * num_chunks, id_ptr + row * num_chunks, num_chunks, CHUNKS)
-    chunk = tl.arange(0, CHUNKS)
-    rival = tl.max(
-        tl.load(rival_ptr + row * num_chunks + chunk, mask=chunk < num_chunks, other=float("-inf")), 0
-    )
+    piece = tl.arange(0, CHUNKS)
+    rivals = tl.load(rival_ptr + row * num_chunks + piece, mask=piece < num_chunks, other=float("-inf"))
     above = tl.load(above_ptr + row)
     target = tl.maximum((tl.load(top_p_ptr + row) * (tl.load(mass_ptr + row) * UNIT)).to(tl.int64), 1)
     is_in = (above < target) & (above + tl.load(within_ptr + row) >= target)
-    if is_in & (rival < best) & (tl.load(bad_ptr + row) == 0):
-        tl.store(token_ids_ptr + row, best_id)
-        tl.store(undefined_ptr + row, False)
-        tl.store(state_ptr + row, 1)
+    if ACCEPTS & is_in & (tl.max(rivals, 0) < best):
+        if tl.program_id(1) == 0:
+            tl.store(token_ids_ptr + row, best_id)
+            tl.store(undefined_ptr + row, False)
+            tl.store(state_ptr + row, 1)
+        return
+    start = tl.program_id(1) * chunk
+    stop = tl.minimum(start + chunk, vocab_size)
+    place = tl.arange(0, BLOCK // 8)[:, None] * 8 + tl.arange(0, 8)[None, :]
+    bound = tl.load(bound_ptr + row)
+    high = tl.load(high_ptr + row)
+    for first in range(start, stop, BLOCK):
+        x = tl.load(
+            logits_ptr + row * logits_stride + first + place, mask=first + place < stop, other=float("-inf")
+        ).to(tl.float32)
+        x = tl.where(x <= high, x, float("-inf"))
+        if tl.max(tl.max(x, 1), 0) > bound:
+            store_above(
+                gathered_ptr + row * CAPACITY,
+                gathered_ids_ptr + row * CAPACITY,
+                count_ptr + row,
+                x,
+                first,
+                bound,
+                CAPACITY,
+            )

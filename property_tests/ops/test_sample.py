@@ -1,7 +1,6 @@
 """The sampler against its reference, and the reference against plain definitions and float64."""
 
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -175,17 +174,10 @@ def test_min_p_alone_that_keeps_many_needs_the_largest_logit_only(dtype: torch.d
     assert reference(*rows.arguments(), **options)[1].tolist() == [False] * 4 + [True] * 4
 
 
-class _Nothing:
-    """A kernel that does nothing."""
-
-    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
-        return lambda *_, **__: None
-
-
 def after_the_whole_short_way(rows: Rows, **options: torch.Tensor) -> tuple[list[int], torch.Tensor]:
     """As `after_the_short_way`, where no row may do without its end."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sample_few, "accept_kernel", _Nothing())
+        patch.setattr(sample_few, "ACCEPTS", False)
         return after_the_short_way(rows, **options)
 
 
@@ -244,21 +236,23 @@ def test_tokens_in_a_window_and_above_it_are_the_references(m, small, monkeypatc
     rows = Rows(1, 1500, BF16, spread=1.0)
     number = 40
     rows.logits = rows.logits.expand(number, -1).contiguous()
-    rows.temperature, rows.seed, rows.child = (x.expand(number).contiguous() for x in (rows.temperature, rows.seed, rows.child))
+    rows.temperature, rows.seed, rows.child = (
+        x.expand(number).contiguous() for x in (rows.temperature, rows.seed, rows.child)
+    )
     rows.position = torch.arange(number, device=DEVICE)
     options = filters(number, None, [0.8], m)
     decided = []
-    launch = sample_few.accept_kernel
+    launch = sample_few.settle_kernel
 
     class Counting:
         def __getitem__(self, grid):
             def run(*arguments, **flags):
                 launch[grid](*arguments, **flags)
-                decided.append((arguments[2][:number] == 6).sum().item())
+                decided.append((arguments[5][:number] == 6).sum().item())
 
             return run
 
-    monkeypatch.setattr(sample_few, "accept_kernel", Counting())
+    monkeypatch.setattr(sample_few, "settle_kernel", Counting())
     check(rows, **options)
     assert 0 < decided[0] < number / 2
 
