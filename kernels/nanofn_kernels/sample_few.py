@@ -25,7 +25,7 @@ from torch import Tensor
 from nanofn_kernels._dispatch import INTERPRETED, cdiv, jit, next_power_of_2, tl
 from nanofn_kernels.reference.noise import SAMPLING_DOMAIN
 from nanofn_kernels.reference.sample import GREEDY_BELOW
-from nanofn_kernels.sample_decide import UNIT, decide
+from nanofn_kernels.sample_decide import decide
 from nanofn_kernels.sample_filter import Few, key_of, value_of, weight_of
 from nanofn_kernels.sample_pick import BLOCK, PROGRAMS, chunk_size, largest
 from nanofn_kernels.sample_window import (

@@ -7,7 +7,7 @@ of the mass, and seldom a better score: only then must it be known where the end
 from nanofn_kernels._dispatch import jit, tl
 from nanofn_kernels.sample_decide import UNIT
 from nanofn_kernels.sample_filter import weight_of
-from nanofn_kernels.sample_pick import NO_ID, gumbel, largest, noise_words
+from nanofn_kernels.sample_pick import NO_ID, gumbel, noise_words
 
 REACH = tl.constexpr(40.0)
 """How far below the likeliest id an end is sought, in units of the temperature: what lies lower has e^-40 each."""
