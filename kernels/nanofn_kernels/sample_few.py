@@ -27,14 +27,13 @@ from nanofn_kernels.reference.noise import SAMPLING_DOMAIN
 from nanofn_kernels.reference.sample import GREEDY_BELOW
 from nanofn_kernels.sample_decide import decide
 from nanofn_kernels.sample_filter import Few, key_of, value_of, weight_of
-from nanofn_kernels.sample_pick import BLOCK, PROGRAMS, chunk_size, largest
+from nanofn_kernels.sample_pick import BLOCK, chunk_size, largest
 from nanofn_kernels.sample_window import (
     best_above,
-    settle_kernel,
+    launch_window,
     store_above,
     value_above_end,
     value_below_end,
-    window_kernel,
 )
 
 CAPACITY = 8192
@@ -44,9 +43,6 @@ DECIDERS = ((2048, 8), (CAPACITY, 16))
 """Rows that gathered no more than so many ids are decided by so many warps."""
 
 BOUND_WARPS = 8
-
-ACCEPTS = True
-"""Whether a row may do without its end. A constant for tests."""
 
 SAMPLE = 8192
 """Logits in the sample."""
@@ -343,8 +339,6 @@ def launch_few(
     bounds = torch.empty((num_rows, 4), dtype=torch.float32, device=device)
     chunk = chunk_size(num_rows, vocab_size, PASSING)
     num_chunks, num_blocks = cdiv(vocab_size, chunk), cdiv(vocab_size, BLOCK)
-    window_chunk = chunk_size(num_rows, vocab_size, PROGRAMS)
-    num_window_chunks = cdiv(vocab_size, window_chunk)
     gathered = torch.empty((num_rows, CAPACITY), dtype=torch.float32, device=device)
     gathered_ids = torch.empty((num_rows, CAPACITY), dtype=torch.int32, device=device)
     # Each begins at a multiple of 16 bytes: kernels are compiled anew for pointers that do not.
@@ -353,8 +347,6 @@ def launch_few(
     bound, high, peak, mass = torch.empty((4, padded), dtype=torch.float32, device=device)
     above, within = torch.empty((2, padded), dtype=torch.int64, device=device)
     tops, sums = torch.empty((2, padded, num_blocks), dtype=torch.float32, device=device)
-    scores, rivals = torch.empty((2, padded, num_window_chunks), dtype=torch.float32, device=device)
-    ids = torch.empty((padded, num_window_chunks), dtype=torch.int32, device=device)
     flags = {"TOP_K": top_k is not None, "PDL": not INTERPRETED}
     all_flags = flags | {"TOP_P": top_p is not None, "MIN_P": min_p is not None}
     options = {"launch_pdl": True} if launch_pdl else {}
@@ -373,23 +365,17 @@ def launch_few(
         gathered, gathered_ids, count, bad, state, bound, logits, vocab_size, stride, chunk,
         CAPACITY=CAPACITY, BLOCK=BLOCK, PDL=not INTERPRETED, num_warps=1, launch_pdl=True,
     )  # fmt: skip
+    scores = ids = None
     if top_p is not None:
-        # 128 registers leave room for 16 programs on a multiprocessor, and so for all in one round.
-        window_kernel[(num_rows, num_window_chunks)](
-            scores, ids, rivals, above, within, state, bound, high, peak, logits, temperature, min_p, seed, position, child,
-            vocab_size, stride, window_chunk,
-            DOMAIN=SAMPLING_DOMAIN, BLOCK=BLOCK, MIN_P=min_p is not None, FAST=not INTERPRETED, PDL=not INTERPRETED, num_warps=1,
-            launch_pdl=True, maxnreg=128,
-        )  # fmt: skip
-        settle_kernel[(num_rows, num_chunks)](
-            token_ids, is_undefined, gathered, gathered_ids, count, state, bound, high, scores, ids, rivals, above, within, mass,
-            top_p, logits, vocab_size, stride, num_window_chunks, chunk, ACCEPTS=ACCEPTS,
-            CAPACITY=CAPACITY, BLOCK=BLOCK, CHUNKS=next_power_of_2(num_blocks), PDL=not INTERPRETED, num_warps=1, launch_pdl=True,
+        scores, ids = launch_window(
+            token_ids, is_undefined, gathered, gathered_ids, count, state, bound, high, peak, above, within, mass, logits,
+            temperature, top_p, min_p, seed, position, child, chunk,
         )  # fmt: skip
     for capacity, num_warps in DECIDERS:
         _decide_kernel[(num_rows,)](
             token_ids, is_undefined, state, bounds, gathered, gathered_ids, count, bad, above, bound, peak, mass, scores, ids,
-            temperature, top_k, top_p, min_p, seed, position, child, vocab_size, shift, num_window_chunks,
+            temperature, top_k, top_p, min_p, seed, position, child, vocab_size, shift,
+            0 if scores is None else scores.shape[1],
             CHUNKS=next_power_of_2(num_blocks), GREEDY_BELOW=GREEDY_BELOW, DOMAIN=SAMPLING_DOMAIN, CAPACITY=capacity, ROOM=CAPACITY,
             IS_LAST=capacity == CAPACITY, FAST=not INTERPRETED, num_warps=num_warps, launch_pdl=True, **all_flags,
         )  # fmt: skip

@@ -4,10 +4,17 @@ What lies above such a window is kept, so the pass that adds up its mass also pi
 of the mass, and seldom a better score: only then must it be known where the end is, and the window's ids are gathered.
 """
 
-from nanofn_kernels._dispatch import jit, tl
+import torch
+from torch import Tensor
+
+from nanofn_kernels._dispatch import INTERPRETED, cdiv, jit, next_power_of_2, tl
+from nanofn_kernels.reference.noise import SAMPLING_DOMAIN
 from nanofn_kernels.sample_decide import UNIT
 from nanofn_kernels.sample_filter import weight_of
-from nanofn_kernels.sample_pick import NO_ID, gumbel, noise_words
+from nanofn_kernels.sample_pick import BLOCK, NO_ID, PROGRAMS, chunk_size, gumbel, noise_words
+
+ACCEPTS = True
+"""Whether a row may do without its end; False is for tests."""
 
 REACH = tl.constexpr(40.0)
 """How far below the likeliest id an end is sought, in units of the temperature: what lies lower has e^-40 each."""
@@ -104,7 +111,7 @@ def _in_units(weights):
 
 
 @jit
-def window_kernel(
+def _window_kernel(
     score_ptr, id_ptr, rival_ptr, above_ptr, within_ptr, state_ptr, bound_ptr, high_ptr, peak_ptr, logits_ptr, temperature_ptr,
     min_p_ptr, seed_ptr, position_ptr, child_ptr, vocab_size, logits_stride, chunk,
     DOMAIN: tl.constexpr, BLOCK: tl.constexpr, MIN_P: tl.constexpr, FAST: tl.constexpr, PDL: tl.constexpr,
@@ -191,7 +198,7 @@ def best_above(score_ptr, id_ptr, num_chunks, CHUNKS: tl.constexpr):
 
 
 @jit
-def settle_kernel(
+def _settle_kernel(
     token_ids_ptr, undefined_ptr, gathered_ptr, gathered_ids_ptr, count_ptr, state_ptr, bound_ptr, high_ptr, score_ptr, id_ptr,
     rival_ptr, above_ptr, within_ptr, mass_ptr, top_p_ptr, logits_ptr, vocab_size, logits_stride, num_chunks, chunk,
     ACCEPTS: tl.constexpr, CAPACITY: tl.constexpr, BLOCK: tl.constexpr, CHUNKS: tl.constexpr, PDL: tl.constexpr,
@@ -240,3 +247,51 @@ def settle_kernel(
                 bound,
                 CAPACITY,
             )
+
+
+def launch_window(
+    token_ids: Tensor,
+    is_undefined: Tensor,
+    gathered: Tensor,
+    gathered_ids: Tensor,
+    count: Tensor,
+    state: Tensor,
+    bound: Tensor,
+    high: Tensor,
+    peak: Tensor,
+    above: Tensor,
+    within: Tensor,
+    mass: Tensor,
+    logits: Tensor,
+    temperature: Tensor,
+    top_p: Tensor,
+    min_p: Tensor | None,
+    seed: Tensor,
+    position: Tensor,
+    child: Tensor,
+    chunk: int,
+) -> tuple[Tensor, Tensor]:
+    """Sample the rows that have a window and no rival in it; gather the window of the others.
+
+    Mutates token_ids, is_undefined and state there, and what is gathered, above and within of rows with a window.
+
+    Returns:
+        [num_rows, chunks] scores and ids, the best above the windows; unwritten for rows without one.
+    """
+    (num_rows, vocab_size), device, stride = logits.shape, logits.device, logits.stride(0)
+    own_chunk = chunk_size(num_rows, vocab_size, PROGRAMS)
+    num_chunks = cdiv(vocab_size, own_chunk)
+    scores, rivals = (torch.empty((num_rows, num_chunks), dtype=torch.float32, device=device) for _ in range(2))
+    ids = torch.empty((num_rows, num_chunks), dtype=torch.int32, device=device)
+    # 128 registers leave room for 16 programs on a multiprocessor, and so for all of them in one round.
+    _window_kernel[(num_rows, num_chunks)](
+        scores, ids, rivals, above, within, state, bound, high, peak, logits, temperature, min_p, seed, position, child, vocab_size,
+        stride, own_chunk, DOMAIN=SAMPLING_DOMAIN, BLOCK=BLOCK, MIN_P=min_p is not None, FAST=not INTERPRETED,
+        PDL=not INTERPRETED, num_warps=1, maxnreg=128, launch_pdl=True,
+    )  # fmt: skip
+    _settle_kernel[(num_rows, cdiv(vocab_size, chunk))](
+        token_ids, is_undefined, gathered, gathered_ids, count, state, bound, high, scores, ids, rivals, above, within, mass, top_p,
+        logits, vocab_size, stride, num_chunks, chunk, ACCEPTS=ACCEPTS, CAPACITY=gathered.shape[1], BLOCK=BLOCK,
+        CHUNKS=next_power_of_2(cdiv(vocab_size, BLOCK)), PDL=not INTERPRETED, num_warps=1, launch_pdl=True,
+    )  # fmt: skip
+    return scores, ids

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from nanofn_kernels import sample_few, sample_pick
+from nanofn_kernels import sample_few, sample_pick, sample_window
 from nanofn_kernels._dispatch import INTERPRETED
 from nanofn_kernels.errors import DtypeError, ShapeError
 from nanofn_kernels.reference.noise import gumbel_noise
@@ -144,7 +144,7 @@ def after_the_short_way(rows: Rows, **options: torch.Tensor) -> tuple[list[int],
 def small(monkeypatch) -> None:
     """A sample of 512 and rows of 150 ids that are many; one program passes over a row."""
     for module, name, value in (
-        (sample_few, "SAMPLE", 512), (sample_few, "MANY", 150), (sample_few, "PASSING", 1), (sample_few, "PROGRAMS", 1),
+        (sample_few, "SAMPLE", 512), (sample_few, "MANY", 150), (sample_few, "PASSING", 1), (sample_window, "PROGRAMS", 1),
         (sample_pick, "PROGRAMS", 1),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, value)
@@ -177,7 +177,7 @@ def test_min_p_alone_that_keeps_many_needs_the_largest_logit_only(dtype: torch.d
 def after_the_whole_short_way(rows: Rows, **options: torch.Tensor) -> tuple[list[int], torch.Tensor]:
     """As `after_the_short_way`, where no row may do without its end."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sample_few, "ACCEPTS", False)
+        patch.setattr(sample_window, "ACCEPTS", False)
         return after_the_short_way(rows, **options)
 
 
@@ -221,7 +221,7 @@ def test_a_window_depends_on_its_row_only(small, monkeypatch) -> None:
     rows, options = Rows(2, 3001, F32, spread=1.0), filters(2, None, [0.9, 0.5], None)
     states, bounds = after_the_whole_short_way(rows, **options)
     monkeypatch.setattr(sample_few, "PASSING", 8)
-    monkeypatch.setattr(sample_few, "PROGRAMS", 8)
+    monkeypatch.setattr(sample_window, "PROGRAMS", 8)
     assert after_the_whole_short_way(rows, **options)[1].tolist() == bounds.tolist()
     rows.logits, rows.temperature, rows.seed, rows.position, rows.child = rows.arguments(slice(1, 2))
     assert after_the_whole_short_way(rows, top_p=options["top_p"][1:])[1].tolist() == bounds[1:].tolist()
@@ -242,7 +242,7 @@ def test_tokens_in_a_window_and_above_it_are_the_references(m, small, monkeypatc
     rows.position = torch.arange(number, device=DEVICE)
     options = filters(number, None, [0.8], m)
     decided = []
-    launch = sample_few.settle_kernel
+    launch = sample_window._settle_kernel
 
     class Counting:
         def __getitem__(self, grid):
@@ -252,7 +252,7 @@ def test_tokens_in_a_window_and_above_it_are_the_references(m, small, monkeypatc
 
             return run
 
-    monkeypatch.setattr(sample_few, "settle_kernel", Counting())
+    monkeypatch.setattr(sample_window, "_settle_kernel", Counting())
     check(rows, **options)
     assert 0 < decided[0] < number / 2
 
