@@ -22,7 +22,7 @@ REACH = tl.constexpr(40.0)
 TURNS = tl.constexpr(10)
 """Bisections of a search: REACH / 1,024 is 0.04, less than the distance of bf16 numbers from 8 on."""
 
-DEVIATIONS = tl.constexpr(3.0)
+DEVIATIONS = tl.constexpr(3.5)
 """Standard deviations of the sample's mass that make a bound safe. Their estimate is an upper bound of it."""
 
 
