@@ -64,8 +64,8 @@ def decide(
     ids = tl.load(gathered_ids + slot, mask=is_known, other=NO_ID)
     top = tl.max(tl.max(x, 1), 0)
     peak = tl.maximum(peak, top)
-    # Everything gathered lies above the bound: with top-k or top-p, which alone search, that is a number of the logits' type.
-    low = key_of(bound, shift)
+    # Everything gathered lies above the bound. Between two negative numbers of the logits' type it has the upper one's key.
+    low = key_of(bound, shift) - 1
     high = key_of(top, shift)
     is_found = (size > 0) | ~picks
     k_end = inverse * 0.0 + float("-inf")

@@ -349,7 +349,7 @@ def launch_few(
     tops, sums = torch.empty((2, padded, num_blocks), dtype=torch.float32, device=device)
     flags = {"TOP_K": top_k is not None, "PDL": not INTERPRETED}
     all_flags = flags | {"TOP_P": top_p is not None, "MIN_P": min_p is not None}
-    options = {"launch_pdl": True} if launch_pdl else {}
+    options, scores, ids = {"launch_pdl": True} if launch_pdl else {}, None, None
     if top_p is not None:
         _mass_kernel[(num_rows, num_chunks)](
             tops, sums, logits, temperature, top_k, top_p, is_valid, vocab_size, stride, chunk,
@@ -365,7 +365,6 @@ def launch_few(
         gathered, gathered_ids, count, bad, state, bound, logits, vocab_size, stride, chunk,
         CAPACITY=CAPACITY, BLOCK=BLOCK, PDL=not INTERPRETED, num_warps=1, launch_pdl=True,
     )  # fmt: skip
-    scores = ids = None
     if top_p is not None:
         scores, ids = launch_window(
             token_ids, is_undefined, gathered, gathered_ids, count, state, bound, high, peak, above, within, mass, logits,

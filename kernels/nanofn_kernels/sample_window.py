@@ -276,7 +276,7 @@ def launch_window(
     Mutates token_ids, is_undefined and state there, and what is gathered, above and within of rows with a window.
 
     Returns:
-        [num_rows, chunks] scores and ids, the best above the windows; unwritten for rows without one.
+        The best score above the window of every row and chunk, and its id; unwritten for rows without a window.
     """
     (num_rows, vocab_size), device, stride = logits.shape, logits.device, logits.stride(0)
     own_chunk = chunk_size(num_rows, vocab_size, PROGRAMS)

@@ -216,6 +216,22 @@ def test_the_end_of_flat_rows_is_found_in_a_window(dtype: torch.dtype, spread: f
 
 
 @needs_kernels
+@pytest.mark.parametrize(("offset", "spread", "p"), [(-300.0, 3.0, 0.5), (-300.0, 3.0, 0.9), (-40.0, 1.0, 0.5)])
+def test_a_bound_between_two_negative_logits_is_below_both(offset: float, spread: float, p: float, small) -> None:
+    """Logits of bf16 are 2 apart at -300, so the end may be the next number above the bound."""
+    rows = Rows(8, 2001, BF16)
+    rows.logits = (rows.logits.float().nan_to_num() * (spread / 3) + offset).to(BF16)
+    rows.temperature[:] = 1
+    options = filters(8, None, [p], None)
+    states, bounds = after_the_whole_short_way(rows, **options)
+    x, ids = rows.logits.float(), torch.arange(2001, device=DEVICE)
+    is_kept = (x > bounds[:, :1]) | ((x == bounds[:, :1]) & (ids <= bounds.view(torch.int32)[:, 1:2]))
+    assert states == [1] * 8
+    assert is_kept.sum(1).tolist() == kept(rows.logits, rows.temperature, None, options["top_p"], None).sum(1).tolist()
+    check(rows, **options)
+
+
+@needs_kernels
 def test_a_window_depends_on_its_row_only(small, monkeypatch) -> None:
     """No bit of the bounds changes with the other rows or with how many programs share a row."""
     rows, options = Rows(2, 3001, F32, spread=1.0), filters(2, None, [0.9, 0.5], None)
