@@ -97,7 +97,7 @@ def sample_into(
 
     Accuracy:
         Greedy is exact. A sampled id may differ from the reference's where the two best scores are within 2e-5, a kept set
-        by the id at the end of top-p where the two sums differ in their last bits (1e-5 of the mass).
+        by the id at the end of top-p where the two sums differ in their last bits (3e-5 of the mass).
 
     Source:
         Gumbel-max trick: Maddison et al. 2014, arXiv:1411.0030, section 2. Top-p: Holtzman et al. 2019, arXiv:1904.09751,
