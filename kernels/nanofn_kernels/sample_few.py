@@ -5,9 +5,8 @@ the bound; its order is that of arrival, so everything behind it counts in integ
 A row whose end was not among what was gathered (the sample misled, or more was kept than the scratch holds) is left to
 `sample_filter`.
 
-Where the sample shows that top-p keeps many, a pass of its own picks above a window around the end. With min-p
-alone the pass gathers what is above the sample's largest logit, to find the row's; its bounds are known then, and it is left
-to the pick.
+Where the sample shows that top-p keeps many, a pass of its own picks above a window around the end. With min-p alone the pass
+gathers what is above the sample's largest logit, to find the row's; its bounds are known then, and it is left to the pick.
 
 A row's state:
 0: not filtered
@@ -43,6 +42,7 @@ DECIDERS = ((2048, 8), (CAPACITY, 16))
 """Rows that gathered no more than so many ids are decided by so many warps."""
 
 BOUND_WARPS = 8
+"""With 16 only one program fits a multiprocessor, and 256 rows take two rounds."""
 
 SAMPLE = 8192
 """Logits in the sample."""

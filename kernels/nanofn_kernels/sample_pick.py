@@ -75,18 +75,6 @@ def gumbel(words, FAST: tl.constexpr):
 
 
 @jit
-def margin_of(x, words, inverse, to_beat):
-    """Above 0, or no number, for every id whose score is above `to_beat`, and for hardly any other.
-
-    The noise would have to be above t = to_beat - x * inverse, that is the word / 2^32 under 1 - exp(-exp(-t)) <= exp(-t).
-    """
-    LOG2_E: tl.constexpr = 1.4426950408889634
-    # Room for what rounding does to either side: 5 roundings of numbers as large as the best score.
-    room = 1e-4 + 1e-6 * tl.abs(to_beat)
-    return tl.exp2(x * (inverse * LOG2_E) + (32.0 + (room - to_beat) * LOG2_E)) - words.to(tl.float32)
-
-
-@jit
 def _larger(a, b):
     """The larger number, or NaN if there is one."""
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
@@ -108,10 +96,12 @@ def _pick_kernel(
 ):  # fmt: skip
     """score, id = max over a chunk of logits / temperature + noise among the kept ids, lowest id on ties; NaN marks a bad row.
 
-    Program (i, j) does ids [j * chunk, (j + 1) * chunk) of row i. Most blocks have no id with a margin, and take no logarithm.
+    Program (i, j) does ids [j * chunk, (j + 1) * chunk) of row i. An id beats the best score b so far only if its noise is above
+    t = b - logit / temperature, that is x < 1 - exp(-exp(-t)) <= exp(-t): most blocks have no such word, and take no logarithm.
     Traffic: element_bytes * vocab_size a row.
     """
     QUADS: tl.constexpr = BLOCK // 4
+    LOG2_E: tl.constexpr = 1.4426950408889634
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
@@ -155,7 +145,9 @@ def _pick_kernel(
         to_beat = tl.where(is_first, 0.0, best)
         if is_sampled:
             words = noise_words((first // 4 + quad).to(tl.uint32), seed, position, child, domain)
-            margin = margin_of(x, words, inverse, to_beat)
+            # Room for what rounding does to either side: 5 roundings of numbers as large as the best score.
+            room = 1e-4 + 1e-6 * tl.abs(to_beat)
+            margin = tl.exp2(x * (inverse * LOG2_E) + (32.0 + (room - to_beat) * LOG2_E)) - words.to(tl.float32)
         else:
             margin = x - to_beat
         if FILTERED:

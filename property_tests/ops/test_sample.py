@@ -150,6 +150,24 @@ def small(monkeypatch) -> None:
         monkeypatch.setattr(module, name, value)
 
 
+@pytest.fixture
+def settled(monkeypatch) -> list[tuple[list[int], list[int], list[int]]]:
+    """After each pass above windows: the rows' states, and the masses above and in the windows."""
+    found = []
+    launch = sample_window._settle_kernel
+
+    class Recording:
+        def __getitem__(self, grid):
+            def run(*arguments, **flags) -> None:
+                launch[grid](*arguments, **flags)
+                found.append(tuple(arguments[place].tolist() for place in (5, 11, 12)))
+
+            return run
+
+    monkeypatch.setattr(sample_window, "_settle_kernel", Recording())
+    return found
+
+
 needs_kernels = pytest.mark.skipif(
     not INTERPRETED and DEVICE.type == "cpu", reason="kernels run on a GPU or in Triton's interpreter"
 )
@@ -232,8 +250,8 @@ def test_a_bound_between_two_negative_logits_is_below_both(offset: float, spread
 
 
 @needs_kernels
-def test_a_window_depends_on_its_row_only(small, monkeypatch) -> None:
-    """No bit of the bounds changes with the other rows or with how many programs share a row."""
+def test_a_window_depends_on_its_row_only(small, settled, monkeypatch) -> None:
+    """No bit of the bounds or the masses changes with the other rows or with how many programs share a row."""
     rows, options = Rows(2, 3001, F32, spread=1.0), filters(2, None, [0.9, 0.5], None)
     states, bounds = after_the_whole_short_way(rows, **options)
     monkeypatch.setattr(sample_few, "PASSING", 8)
@@ -242,11 +260,14 @@ def test_a_window_depends_on_its_row_only(small, monkeypatch) -> None:
     rows.logits, rows.temperature, rows.seed, rows.position, rows.child = rows.arguments(slice(1, 2))
     assert after_the_whole_short_way(rows, top_p=options["top_p"][1:])[1].tolist() == bounds[1:].tolist()
     assert states == [1, 1]
+    (_, above, within), (_, *shared), (_, *alone) = settled
+    assert [masses[:2] for masses in shared] == [above[:2], within[:2]]  # behind the rows is padding
+    assert [masses[0] for masses in alone] == [above[1], within[1]]
 
 
 @needs_kernels
 @pytest.mark.parametrize("m", [None, [0.0, 0.3]])
-def test_tokens_in_a_window_and_above_it_are_the_references(m, small, monkeypatch) -> None:
+def test_tokens_in_a_window_and_above_it_are_the_references(m, small, settled, monkeypatch) -> None:
     """One row at many positions: most tokens lie above the window, some in it, where the end decides whether they stay."""
     monkeypatch.setattr(sample_few, "DECIDERS", sample_few.DECIDERS[:1])
     rows = Rows(1, 1500, BF16, spread=1.0)
@@ -257,20 +278,9 @@ def test_tokens_in_a_window_and_above_it_are_the_references(m, small, monkeypatc
     )
     rows.position = torch.arange(number, device=DEVICE)
     options = filters(number, None, [0.8], m)
-    decided = []
-    launch = sample_window._settle_kernel
-
-    class Counting:
-        def __getitem__(self, grid):
-            def run(*arguments, **flags):
-                launch[grid](*arguments, **flags)
-                decided.append((arguments[5][:number] == 6).sum().item())
-
-            return run
-
-    monkeypatch.setattr(sample_window, "_settle_kernel", Counting())
     check(rows, **options)
-    assert 0 < decided[0] < number / 2
+    states, *_ = settled[0]
+    assert 0 < states[:number].count(6) < number / 2
 
 
 @needs_kernels
